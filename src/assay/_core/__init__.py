@@ -1,0 +1,1 @@
+"""Ground floor: input errors, optional imports, tables, files, seeds, progress. Imports nothing of Assay above it."""

@@ -1,0 +1,479 @@
+"""The one list of methods: what each is, where its code is, and the paper it comes from.
+
+Everything that lists methods (the command line, the README's table, the docs) reads this list. Code is named by
+import path and loaded on demand, so that reading the list costs nothing. Another package adds its methods through
+the entry-point group ``assay.methods``: each entry point names a :class:`Method`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Literal
+
+from assay._core.errors import InputError
+
+if TYPE_CHECKING:
+    from assay.bench.spec import Trial
+
+ENTRY_POINT_GROUP = "assay.methods"
+
+FAMILIES: dict[str, str] = {
+    "compress": "a smaller, cheaper model",
+    "decode": "faster or better generation",
+    "nn": "a layer or architecture to drop in",
+    "adapt": "teach or steer a model",
+    "rl": "train by reward",
+    "evaluate": "measure models",
+    "audit": "know what to trust",
+    "generate": "model a distribution",
+    "solve": "find structure or a good solution",
+    "synth": "make training data",
+    "vision": "see",
+    "explain": "understand how models work",
+}
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The paper a method comes from.
+
+    Parameters
+    ----------
+    title : str
+    authors : str
+        Family names, separated by commas; empty where we do not know them.
+    arxiv : str
+        arXiv id, empty if there is none.
+    code : str
+        ``owner/name`` of the authors' repository on GitHub, empty if there is none.
+    """
+
+    title: str
+    authors: str = ""
+    arxiv: str = ""
+    code: str = ""
+    year: int = 2026
+    venue: str = "International Conference on Machine Learning (ICML)"
+
+    def bibtex(self, key: str) -> str:
+        """Citation as a BibTeX entry with the key `key`."""
+        fields = {
+            "title": f"{{{self.title}}}",
+            "author": self.authors.replace(", ", " and "),
+            "booktitle": self.venue,
+            "year": str(self.year),
+            "eprint": self.arxiv,
+            "archivePrefix": "arXiv" if self.arxiv else "",
+            "howpublished": f"\\url{{https://github.com/{self.code}}}" if self.code else "",
+        }
+        lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
+        return "\n".join([f"@inproceedings{{{key},", *lines, "}"])
+
+
+@dataclass(frozen=True)
+class Method:
+    """One entry of the catalog.
+
+    Parameters
+    ----------
+    slug : str
+        The name of the method in commands, files and docs.
+    title, summary : str
+        For people: a name, and one line that says what a user gets.
+    family : str
+        A key of `FAMILIES`, or a new family of another package.
+    paper : Paper
+    status : "available" or "planned"
+    interface, trial, use : str
+        Import paths ``"package.module:name"`` of the public class or function, of its
+        :class:`~assay.bench.Trial`, and of its Typer app for ``assay use``.
+    extra : str
+        The extra to install for it; empty if the base installation is enough.
+    tags : tuple of str
+    use_when, not_when : str
+        When a person should and should not reach for it.
+    measured : str
+        What our own trial found, in one or two sentences with the command's name.
+    """
+
+    slug: str
+    title: str
+    family: str
+    summary: str
+    paper: Paper
+    status: Literal["available", "planned"] = "planned"
+    interface: str = ""
+    trial: str = ""
+    use: str = ""
+    extra: str = ""
+    tags: tuple[str, ...] = ()
+    use_when: str = ""
+    not_when: str = ""
+    measured: str = ""
+
+    def load_interface(self) -> Any:
+        """The public class or function of the method."""
+        return _load(self, self.interface)
+
+    def load_trial(self) -> Trial:
+        """The method's trial."""
+        trial: Trial = _load(self, self.trial)
+        return trial
+
+    def load_use(self) -> Any:
+        """The Typer app behind ``assay use``."""
+        return _load(self, self.use)
+
+
+def _load(method: Method, path: str) -> Any:
+    if not path:
+        raise InputError(f"{method.slug} is planned and not available yet; `assay list` shows what is")
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+@cache
+def methods() -> dict[str, Method]:
+    """Every method by its slug: those of this package in the order of the families, then those of other packages."""
+    found = {method.slug: method for method in METHODS}
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
+        try:
+            method = point.load()
+        except Exception as error:  # another package's fault must not take the list down
+            warnings.warn(f"the method {point.name!r} ({point.value}) cannot be loaded: {error}", stacklevel=2)
+            continue
+        if not isinstance(method, Method) or method.slug in found:
+            reason = "its slug is taken" if isinstance(method, Method) else "it is not a Method"
+            warnings.warn(f"the method {point.name!r} ({point.value}) is left out: {reason}", stacklevel=2)
+            continue
+        found[method.slug] = method
+    return found
+
+
+def available() -> list[Method]:
+    """The methods that can be used now."""
+    return [method for method in methods().values() if method.status == "available"]
+
+
+def get(slug: str) -> Method:
+    """The method `slug`.
+
+    Raises
+    ------
+    InputError
+        There is no such method; the message names the nearest.
+    """
+    if slug in methods():
+        return methods()[slug]
+    near = difflib.get_close_matches(slug, methods(), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "`assay list --all` shows them all"
+    raise InputError(f"there is no method {slug!r}; {hint}")
+
+
+# fmt: off
+METHODS: tuple[Method, ...] = (
+    # ------------------------------------------------------------------ compress: a smaller, cheaper model
+    Method(
+        "liftquant", "LiftQuant", "compress",
+        "Quantise weights to any bit width, fractions included, through a lifted lattice.",
+        Paper("LiftQuant: Continuous Bit-Width LLM via Dimensional Lifting and Projection", arxiv="2606.04050",
+              code="Heliulu/LiftQuant"),
+    ),
+    Method(
+        "mxint", "Fine-grained integer formats", "compress",
+        "Block-scaled MXINT and NVINT formats beside their floating-point twins.",
+        Paper("INT v.s. FP: A Comprehensive Study of Fine-Grained Low-bit Quantization Formats", arxiv="2510.25602",
+              code="ChenMnZ/INT_vs_FP"),
+    ),
+    Method(
+        "dynamic-whitening", "Distribution-aware whitening", "compress",
+        "Low-rank factors that account for the error of the layers before them.",
+        Paper("Mitigating Error Propagation in Low-Rank Approximation of Large Models via Distribution-Aware Whitening"),
+    ),
+    Method(
+        "rt-lynx", "RT-Lynx", "compress",
+        "Sparsify activations instead of weights in the matrix products of diffusion models.",
+        Paper("RT-Lynx: Putting GEMM Sparsity in the Right Place for Diffusion Models", arxiv="2605.26632"),
+    ),
+    # ------------------------------------------------------------------ decode: faster or better generation
+    Method(
+        "arc-decode", "ARC-Decode", "decode",
+        "Speculative decoding that accepts more drafts at a bounded risk.",
+        Paper("ARC-Decode: Accelerated Decoding with Risk-Bounded Acceptance", "Li, Wang, Chen, Lv, Wang",
+              code="NeuraLiying/ARC-Decode"),
+    ),
+    Method(
+        "dyllm", "DyLLM", "decode",
+        "Recompute only the salient tokens in a diffusion language model.",
+        Paper("DyLLM: Efficient Diffusion LLM Inference via Saliency-based Token Selection and Partial Attention",
+              arxiv="2603.08026", code="scale-snu/DyLLM"),
+    ),
+    Method(
+        "tmafc", "Fractal consistency", "decode",
+        "Stop sampling once more answers would no longer change the vote.",
+        Paper("Task-and-Model-Aware Fractal-Consistency for Efficient LLM Reasoning", code="MAX00101/TMAFC"),
+    ),
+    # ------------------------------------------------------------------ nn: a layer or architecture to drop in
+    Method(
+        "lucid", "LUCID attention", "nn",
+        "Attention that stays sharp at long context by preconditioning similar keys.",
+        Paper("LUCID: Attention with Preconditioned Representations", "Duvvuri, Patel, Gupta, Dhillon",
+              arxiv="2602.10410", code="saisuryadv/LUCID"),
+    ),
+    Method(
+        "memoryllm", "MemoryLLM", "nn",
+        "Feed-forward layers as a token-wise memory that can live on disk.",
+        Paper("MemoryLLM: Plug-n-Play Interpretable Feed-Forward Memory for Transformers", arxiv="2602.00398"),
+    ),
+    Method(
+        "amips", "Amortised inner-product search", "nn",
+        "Learned maximum inner-product search through support functions.",
+        Paper("Amortizing Maximum Inner Product Search with Learned Support Functions",
+              "Olausson, Monteiro, Klein, Cuturi", arxiv="2603.08001", code="apple/ml-amips"),
+    ),
+    Method(
+        "score-tokenizer", "Score-function tokenisation", "nn",
+        "A tokeniser learned end to end with the model by reinforcement learning.",
+        Paper("You Can Learn Tokenization End-to-End with Reinforcement Learning", "Dauncey, Wattenhofer",
+              arxiv="2602.13940", code="SamD770/bitter-lesson-tokenization"),
+    ),
+    Method(
+        "gaussian-quant", "Gaussian Quant", "nn",
+        "Vector quantisation from a Gaussian VAE, with no training of the codebook.",
+        Paper("Training-Free Vector Quantization via Gaussian VAEs", arxiv="2512.06609",
+              code="tongdaxu/VQ-VAE-from-Gaussian-VAE"),
+    ),
+    # ------------------------------------------------------------------ adapt: teach or steer a model
+    Method(
+        "lora-memory", "LoRA memory", "adapt",
+        "Keep facts in LoRA modules: write, route, merge, read and audit them.",
+        Paper("Understanding LoRA as Knowledge Memory: An Empirical Analysis", "Back, Lee, Kang, Lee, Hong, Gwon, Ahn",
+              arxiv="2603.01097", code="ahn-ml/Understanding-LoRA-as-Knowledge-Memory"),
+    ),
+    Method(
+        "model-dowser", "Model-Dowser", "adapt",
+        "Fine-tune only the parameters whose change costs no old skill, found without data.",
+        Paper("Model-Dowser: Data-Free Importance Probing to Mitigate Catastrophic Forgetting in Multimodal Large "
+              "Language Models", "Hwang, Son, Kim", arxiv="2602.04509"),
+    ),
+    Method(
+        "aco-moe-lora", "ACO-MoE-LoRA", "adapt",
+        "Mixture of LoRA experts whose routing and ranks evolve during training.",
+        Paper("ACO-MoE-LoRA: Evolving-while-Training for Adapting Segment Anything Model 2 to Specialized Domains"),
+    ),
+    Method(
+        "psr", "Prompt steering replacement", "adapt",
+        "Steer a model as its prompt would, without the prompt.",
+        Paper("Steer Like the LLM: Activation Steering that Mimics Prompting", "Heyman, Vandeputte",
+              arxiv="2605.03907", code="Nokia-Bell-Labs/steer-like-the-llm"),
+    ),
+    Method(
+        "reflector", "Reflector", "adapt",
+        "Train a model to notice and leave a harmful path in the middle of its own reasoning.",
+        Paper("Reflector: Internalizing Step-wise Reflection against Indirect Jailbreaks", arxiv="2605.20654",
+              code="mjc-ma-01/self-reflection-llm"),
+    ),
+    # ------------------------------------------------------------------ rl: train by reward
+    Method(
+        "geoalign", "GeoAlign", "rl",
+        "Replace high-reward rollouts that point away from the batch's consensus.",
+        Paper("GeoAlign: Geometric Rollout Curation for Robust LLM Reinforcement Learning",
+              "Zhou, Ling, Zhao, Shen, Chen", arxiv="2606.26917"),
+    ),
+    Method(
+        "snr-filter", "SNR-aware filtering", "rl",
+        "Train on the prompts that carry signal, and see reasoning collapse before the reward shows it.",
+        Paper("RAGEN-2: Reasoning Collapse in Agentic RL", arxiv="2604.06268", code="mll-lab-nu/RAGEN"),
+    ),
+    Method(
+        "lsflow", "LSFlow", "rl",
+        "Flow policies on a sphere for combinatorial actions, with a solver in the loop.",
+        Paper("Latent Spherical Flow Policy for Reinforcement Learning with Combinatorial Actions", arxiv="2601.22211",
+              code="anagha-satish/combinatorial-diffusion"),
+    ),
+    Method(
+        "apmpo", "APMPO", "rl",
+        "Constrained reinforcement learning by a primal policy with an adaptive penalty.",
+        Paper("APMPO: model-free primal policy optimisation with a violation-aware adaptive penalty for constrained "
+              "MDPs"),
+    ),
+    Method(
+        "vla-mbpo", "VLA-MBPO", "rl",
+        "Improve a vision-language-action policy inside a learned world model.",
+        Paper("Towards Practical World Model-based Reinforcement Learning for Vision-Language-Action Models",
+              arxiv="2603.20607", code="Rhx11111/VLA-MBPO"),
+    ),
+    # ------------------------------------------------------------------ evaluate: measure models
+    Method(
+        "judge-rank", "Judge-aware ranking", "evaluate",
+        "Rank models from the votes of judges whose reliability differs, with honest intervals.",
+        Paper("A Judge-Aware Ranking Framework for Evaluating Large Language Models without Ground Truth",
+              "Xu, Tan, Wu, Zhou", arxiv="2601.21817", code="TanXZfra/Judge-Aware-Ranking-Framework-for-LLMs"),
+    ),
+    Method(
+        "bridge", "BRIDGE", "evaluate",
+        "Put models and tasks on one scale with human time, and forecast task horizons.",
+        Paper("BRIDGE: Predicting Human Task Completion Time From Model Performance",
+              "Liu, Gala, Nilaksh, Bahdanau, Reddy, Larochelle", arxiv="2602.07267", code="McGill-NLP/BRIDGE"),
+    ),
+    Method(
+        "arbitrage", "Model-market arbitrage", "evaluate",
+        "What a mix of model providers would really earn or save, from recorded attempts.",
+        Paper("Computational Arbitrage in AI Model Markets", "Olmedo, Schoelkopf, Hardt", arxiv="2603.22404",
+              code="RicardoDominguez/computational-arbitrage"),
+    ),
+    Method(
+        "cc-icl", "Criterion-conditional ICL", "evaluate",
+        "Measure whether a model follows a criterion that shifts between examples.",
+        Paper("Criterion-Conditional In-Context Learning: Evaluating Criterion-Shift Adaptation in Vision-Language "
+              "Models", "Yang, Yang, Yao, Wang, Ge", arxiv="2607.02575",
+              code="CC-ICL/Criterion-Conditional-In-Context-Learning"),
+    ),
+    # ------------------------------------------------------------------ audit: know what to trust
+    Method(
+        "dataguard", "DataGuard", "audit",
+        "Find out whether a model was trained on your data.",
+        Paper("DataGuard: A Non-intrusive Dataset Auditing Framework via Differential Information Forensics"),
+    ),
+    Method(
+        "tsef", "TSEF", "audit",
+        "Test whether the explanations of a time-series classifier can be fooled.",
+        Paper("Exposing Vulnerabilities in Explanation for Time Series Classifiers via Dual-Target Attacks",
+              "Wang, Liu, Lin, Liu, Xiong, Jin, Jin", arxiv="2602.02763", code="Bohan7/TSEF"),
+    ),
+    Method(
+        "style-detect", "Style few-shot detector", "audit",
+        "Detect machine text by its style from a few examples, at a stated error rate.",
+        Paper("Attacks on Machine-Text Detectors Retain Stylistic Fingerprints", "Rivera Soto, Chen, Andrews",
+              arxiv="2505.14608", code="rrivera1849/style-aware-paraphrasing"),
+    ),
+    Method(
+        "pgc", "Peak-guided calibration", "audit",
+        "Detect generated images by calibrating on their most telling patches.",
+        Paper("PGC: Peak-Guided Calibration for Generalizable AI-Generated Image Detection",
+              "Zhou, Fei, Yu, Xie, Cheng, Xia", arxiv="2605.21207", code="xiaoyu6868/PGC"),
+    ),
+    Method(
+        "audio-deepfake-scaling", "Audio deepfake scaling", "audit",
+        "How a fake-speech detector improves with data, and which data to add.",
+        Paper("Scaling Laws in Model Fine-tuning for Audio DeepFake Detection"),
+    ),
+    Method(
+        "mpfm", "Multi-domain prototype flow matching", "audit",
+        "Detect anomalies in logs of several systems with one model.",
+        Paper("Cross Multi-Domain Prototype Flow Matching for Log Anomaly Detection"),
+    ),
+    # ------------------------------------------------------------------ generate: model a distribution
+    Method(
+        "koopman-cfm", "Koopman flow matching", "generate",
+        "Turn a trained flow into a linear one: sample in one step, edit and invert by modes.",
+        Paper("Unfolding Generative Flows with Koopman Operators: Trajectory-Preserving Linearization",
+              "Turan, Siozopoulos, Martinez, Gaubil, Pierson, Ovsjanikov", arxiv="2506.22304",
+              code="limesqueezy/jump-with-the-flow"),
+    ),
+    Method(
+        "inverse-eot", "Inverse entropic transport", "generate",
+        "Conditional distributions from few pairs and many unpaired samples.",
+        Paper("Inverse Entropic Optimal Transport Solves Semi-supervised Learning via Data Likelihood Maximization",
+              "Persiianov, Asadulaev, Andreev, Starodubcev, Baranchuk, Kratsios, Burnaev, Korotin",
+              arxiv="2410.02628", code="MuXauJl11110/EBiEOT"),
+    ),
+    Method(
+        "perturbdiff", "PerturbDiff", "generate",
+        "Predict how cell populations respond to perturbations, as distributions.",
+        Paper("PerturbDiff: Functional Diffusion for Single-Cell Perturbation Modeling",
+              "Yuan, Liu, Zhang, Zhang, Guo, Tang", arxiv="2602.19685", code="DeepGraphLearning/PerturbDiff"),
+    ),
+    Method(
+        "fsq-diffusion", "FSQ diffusion", "generate",
+        "Continuous diffusion over finite-scalar-quantised tokens.",
+        Paper("Optimality of FSQ Tokens for Continuous Diffusion for Categorical Data, with Application to "
+              "Text-to-Speech", arxiv="2606.09962", code="li1jkdaw/CDCD-TTS"),
+    ),
+    # ------------------------------------------------------------------ solve: find structure or a good solution
+    Method(
+        "cam", "Combinatorial adjoint matching", "solve",
+        "Graph problems by a diffusion solver that is trained without solutions.",
+        Paper("Unsupervised Diffusion Solver for Combinatorial Optimization via Combinatorial Adjoint Matching",
+              "Feng, Suresh, Yang", arxiv="2605.30920", code="Shengyu-Feng/CAM"),
+    ),
+    Method(
+        "greinss", "GReinSS", "solve",
+        "Learn a distribution over discrete latent structures from what they emit.",
+        Paper("GReinSS: Generative Modeling of Discrete Latent Structures via Dynamic Policy Gradients",
+              "Ivanovic, Liu, El-Kebir", arxiv="2606.07400", code="elkebir-group/GReinSS"),
+    ),
+    Method(
+        "caot-stc", "CAOT-STC", "solve",
+        "Cluster short texts by optimal transport that looks at neighbours too.",
+        Paper("Beyond Looking Up, Try Looking Around: Harmonizing Global Structure and Local Consistency in Optimal "
+              "Transport for Short Text Clustering", code="YZH0905/CAOT-STC"),
+    ),
+    Method(
+        "adahc", "AdaHC", "solve",
+        "Schedule multi-token-prediction heads so that pipeline training has no bubbles.",
+        Paper("AdaHC: Accelerating Multi-Token Prediction with Adaptive Head Chunking under Pipeline Parallelism",
+              "Wang, Si, Yang, Zhang, Liu, Yuan, Li, Li, Jia"),
+    ),
+    # ------------------------------------------------------------------ synth: make training data
+    Method(
+        "plurel", "PluRel", "synth",
+        "Whole synthetic relational databases, from a schema or from scratch.",
+        Paper("PluRel: Synthetic Data unlocks Scaling Laws for Relational Foundation Models",
+              "Kothapalli, Ranjan, Hudovernik, Dwivedi, Hoffart, Guestrin, Leskovec", arxiv="2602.04029",
+              code="snap-stanford/plurel"),
+    ),
+    Method(
+        "clean-pr", "Clean-PR", "synth",
+        "Pull requests as validated search-and-replace edits to train on.",
+        Paper("Clean-PR: Pull Requests as a Training Signal for Repo-Level Code Editing",
+              "Zhu, Chen, Lu, Ji, Zhao, Ma, Dai, He, Gui, Cheng, Gong", arxiv="2602.07457"),
+    ),
+    # ------------------------------------------------------------------ vision: see
+    Method(
+        "sg-gaze", "SG-Gaze", "vision",
+        "Gaze estimation through an explicit model of the eyeball.",
+        Paper("Seeing the Unseen: Physics-as-Representation for Generalizable Gaze Perception"),
+    ),
+    Method(
+        "fatrack", "FATrack", "vision",
+        "Track small objects in satellite video, spending compute on the foreground.",
+        Paper("FATrack: Foreground-Aware Token Routing Vision Transformer for Real-Time Satellite Video Tracking"),
+    ),
+    Method(
+        "scenedirector", "SceneDirector", "vision",
+        "Edit objects and the ego trajectory in driving logs together.",
+        Paper("SceneDirector"),
+    ),
+    # ------------------------------------------------------------------ explain: understand how models work
+    Method(
+        "metaothello", "MetaOthello", "explain",
+        "How one transformer organises several conflicting world models.",
+        Paper("MetaOthello: A Controlled Study of Multiple World Models in Transformers", "Chawla, Hall, Lovato",
+              arxiv="2602.23164", code="aviralchawla/metaothello"),
+    ),
+    Method(
+        "attention-circuits", "Faster query-key learning", "explain",
+        "Tell the query-key from the output-value circuit, and sharpen attention by training it faster.",
+        Paper("Faster Query-Key Learning Sharpens Attention in Self-Attention Models", "Vashisht, Ramaswamy",
+              arxiv="2608.06776",
+              code="vashishtrahul/Faster-Query-Key-Learning-Sharpens-Attention-in-Self-Attention-Models"),
+    ),
+    Method(
+        "w2s-ridge", "Weak-to-strong ridge", "explain",
+        "Predict when a strong student outgrows its weak teacher, by deterministic equivalents.",
+        Paper("Improved Scaling Laws via Weak-to-Strong Generalization in Random Feature Ridge Regression",
+              "Wu, Chen, Misiakiewicz, Mondelli", arxiv="2603.05691"),
+    ),
+    Method(
+        "rna-transfer", "RNA transfer audit", "explain",
+        "Does pre-training help on this RNA task, or does the head do the work?",
+        Paper("Understanding Transfer Learning of RNA Foundation Models on Downstream Tasks"),
+    ),
+)
+# fmt: on
