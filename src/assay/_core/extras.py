@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 from assay._core.errors import InputError
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 DISTRIBUTION = "assay-ml"
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from assay._core.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it replaces `path`, on failure it is removed.
 
-    The temporary name keeps the suffixes of `path`, so that writers that look at them behave the same.
+    The temporary name keeps the suffixes of `path`, so that writers that look at them behave the same. Where `path` is
+    a link, the file it points to is replaced and the link stays.
 
     Raises
     ------
     InputError
-        The folder of `path` does not exist or `path` is a folder.
+        The folder of `path` does not exist or may not be written to, or `path` is a folder or a device.
 
     Examples
     --------
@@ -31,12 +35,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     >>> target.read_text()
     'model,score'
     """
-    target = Path(path)
+    target = Path(path).resolve()
     if target.is_dir():
-        raise InputError(f"{target} is a folder; give the name of a file to write")
+        raise InputError(f"{path} is a folder; give the name of a file to write")
+    if target.exists() and not target.is_file():  # renaming over /dev/null would make a file of it
+        raise InputError(f"cannot write {path}: it is a device or a pipe; give the name of a file to write")
     if not target.parent.is_dir():
-        raise InputError(f"cannot write {target}: the folder {target.parent} does not exist")
-    temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name}")
+        raise InputError(f"cannot write {path}: the folder {Path(path).parent} does not exist")
+    if not os.access(target.parent, os.W_OK):
+        raise InputError(f"cannot write {path}: no permission to write to the folder {Path(path).parent}")
+    temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name[-100:]}")
     try:
         yield temporary
         temporary.replace(target)

@@ -1,0 +1,52 @@
+"""What all tests share: where the real data is, and a command line that runs as a user's does."""
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data, named by ASSAY_DATA (never part of the project)."""
+    folder = os.environ.get("ASSAY_DATA")
+    if not folder:
+        pytest.skip("ASSAY_DATA is not set: no real data")
+    return Path(folder).resolve()
+
+
+@pytest.fixture
+def assay(tmp_path, monkeypatch):
+    """Run `assay …` in a fresh folder, in this process: a new one for each command would take most of the time."""
+    from assay.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as left,
+        ):
+            main([str(argument) for argument in arguments])
+        code = left.value.code
+        return subprocess.CompletedProcess(arguments, 0 if code is None else code, out.getvalue(), err.getvalue())
+
+    return run
+
+
+@pytest.fixture
+def assay_process(tmp_path):
+    """Run `assay …` as a process of its own in a fresh folder."""
+
+    def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "assay", *map(str, arguments)]
+        options = {"cwd": tmp_path, "timeout": 280, **options}
+        return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **options)
+
+    return run
