@@ -19,7 +19,7 @@ def describe() -> dict[str, Any]:
     -------
     dict
         ``python``, ``platform``, ``cpu``, ``cores``, ``memory_gib``, ``gpu`` (None if there is none that we can see
-        without loading anything heavy) and ``packages`` (installed version of every package that Assay names).
+        without loading anything heavy) and ``packages`` (installed version of every package that Assay's methods use).
     """
     import psutil
 
@@ -70,7 +70,8 @@ def _packages() -> dict[str, str]:
         requirements = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         requirements = []  # a source tree on the path
-    names = {re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
+    used = [text for text in requirements if not re.search(r"extra == ['\"](docs|lint|test)['\"]", text)]
+    names = {re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0].lower() for text in used}
     versions = {}
     for name in sorted({DISTRIBUTION, *names}):
         try:

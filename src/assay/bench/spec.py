@@ -15,6 +15,9 @@ SCALES: tuple[Scale, ...] = ("quick", "standard", "full")
 
 Parameter = str | int | float | bool
 
+#: Columns of ``cases.parquet`` that no metric may have the name of.
+TAKEN = ("case", "arm", "baseline", "error")
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -23,7 +26,8 @@ class Metric:
     Parameters
     ----------
     name : str
-        Key in the mapping that `Trial.score` returns.
+        Key in the mapping that `Trial.score` returns. The names ``wall_s``, ``cpu_s`` and ``peak_mib`` are filled by
+        the bench with what it measured around the arm: that is how a claim about time or memory is declared.
     better : "higher" or "lower", optional
         Which way is better. Exactly one of `better` and `target` is given.
     target : float, optional
@@ -45,6 +49,8 @@ class Metric:
     help: str = ""
 
     def __post_init__(self) -> None:
+        if self.name in TAKEN:
+            raise ValueError(f"metric {self.name!r}: the table of cases has a column of that name; choose another")
         if (self.better is None) == (self.target is None):
             raise ValueError(f"metric {self.name!r}: give exactly one of better= and target=")
         if self.target is not None and self.scale == "log":

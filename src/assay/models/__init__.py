@@ -1,0 +1,9 @@
+"""Language models and encoders to try methods on: small ones that come in a package, or your own.
+
+Nothing here uses the network unless it says so. It needs the extra ``lm`` (torch and transformers).
+"""
+
+from assay.models.encoder import Encoder, demo_encoder
+from assay.models.language import demo_lm, load_lm
+
+__all__ = ["Encoder", "demo_encoder", "demo_lm", "load_lm"]

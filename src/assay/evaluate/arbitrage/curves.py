@@ -10,10 +10,13 @@ one row for each sample of problems: all of them, a fold, or a bootstrap resampl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -105,7 +108,6 @@ def pass_curves_by_attempt(
     cost: Sequence[Array],
     budgets: Array,
     rng: np.random.Generator,
-    *,
     verify_fpr: float = 0.0,
     n_orders: int = 200,
 ) -> tuple[Array, Array]:
@@ -179,7 +181,8 @@ def price(solved: Array, spend: Array, solve_rates: Array) -> Array:
     (n_rates,) float
         Infinite above the largest solve rate; on a flat stretch of P the cheapest end; zero for a rate of zero.
     """
-    above = np.searchsorted(solved, solve_rates, side="left")  # the first budget that reaches the rate
+    # The first budget that reaches the rate; the slack keeps the top of the curve from missing itself by rounding.
+    above = np.searchsorted(solved, solve_rates - 1e-12, side="left")
     last = np.minimum(above, len(solved) - 1)
     before = np.maximum(last - 1, 0)
     rise = solved[last] - solved[before]

@@ -1,22 +1,19 @@
-"""A market: providers that attempt the same problems at a price, and how likely each solves what within which budget."""
+"""A market: providers that attempt the same problems, and how likely each solves what within which budget."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from assay._core.errors import InputError
 from assay._core.seeds import generator
 from assay.evaluate.arbitrage.curves import (
     Array,
     Counts,
-    budget_at,
     expected_spend,
     pass_curves,
     pass_curves_by_attempt,
@@ -24,13 +21,22 @@ from assay.evaluate.arbitrage.curves import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     import pandas as pd
+    from numpy.typing import ArrayLike, NDArray
+
+T = TypeVar("T", bound=np.generic)
 
 #: Points of the budget grid, as the authors use.
 N_BUDGETS = 250
 
-#: Where more than this share of the problems has no recorded attempts left, a curve says little (card of the method).
+#: Where more than this share of the problems is saturated, a curve says little.
 SATURATED = 0.10
+
+#: With k ≥ n attempts the estimate is 1 as soon as one attempt was right, while the truth is about 1 − exp(−c): for
+#: five successes the difference is below one per cent.
+ENOUGH_SUCCESSES = 5
 
 #: Median costs of two providers further apart than this are in different units (tokens beside money).
 LARGEST_COST_RATIO = 1e5
@@ -149,7 +155,9 @@ class Market:
         provider_of, providers = table["model"].factorize()
         problem_of, problems = table["task"].factorize()
         if len(providers) < 2:
-            raise InputError(f"{where}: {providers[0]!r} is the only provider; arbitrage needs attempts of at least two")
+            raise InputError(
+                f"{where}: {providers[0]!r} is the only provider; arbitrage needs attempts of at least two"
+            )
         shape = (len(providers), len(problems))
         cell = provider_of * shape[1] + problem_of
         n = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
@@ -168,17 +176,17 @@ class Market:
                 stacklevel=2,
             )
         grid = _grid(n, mean_cost, table["cost"].min(), max_budget, budgets)
-        curves = []
         if attempt_costs:
             rng = generator(random_state)
-            by_cell = _split(cell, table["solved"].to_numpy(np.int64)), _split(cell, table["cost"].to_numpy())
-            for provider in range(shape[0]):
-                keys = provider * shape[1] + common
-                lists = ([part[key] for key in keys] for part in by_cell)
-                curves.append(pass_curves_by_attempt(*lists, grid, rng, verify_fpr=verify_fpr))
+            right_of = _split(cell, table["solved"].to_numpy(np.int64))
+            cost_of = _split(cell, table["cost"].to_numpy(np.float64))
+            keys = [(provider * shape[1] + common).tolist() for provider in range(shape[0])]
+            curves = [
+                pass_curves_by_attempt([right_of[k] for k in row], [cost_of[k] for k in row], grid, rng, verify_fpr)
+                for row in keys
+            ]
         else:
-            for counts_of, right_of, cost_of in zip(n, right, mean_cost, strict=True):
-                curves.append(pass_curves(counts_of, right_of, cost_of, grid, verify_fpr))
+            curves = [pass_curves(*record, grid, verify_fpr) for record in zip(n, right, mean_cost, strict=True)]
         solved_curves = np.stack([found for _, found in curves])
         accepted_curves = solved_curves if verify_fpr == 0.0 else np.stack([found for found, _ in curves])
         return cls(
@@ -278,21 +286,26 @@ class Market:
         """C(u) = min over providers of C_m(u): the price of the best single provider at each solve rate."""
         return np.asarray(self.provider_prices(solve_rates).min(axis=0))
 
-    def saturation(self, provider: str, solve_rates: ArrayLike) -> Array:
-        """Share of the problems whose recorded attempts are used up at the budget that reaches each solve rate.
+    def saturation(self, provider: str, budget: ArrayLike) -> Array:
+        """Share of the problems whose recorded attempts a budget at `provider` uses up before the record is settled.
 
-        Above 0.10 the curve rests on fewer attempts than the budget would buy, and on n = k estimates that are 0 or 1.
+        Those are problems with one to four successes: the estimate has jumped to 1 and promises too much. Above 0.10
+        the curve should not be relied on.
+
+        Parameters
+        ----------
+        provider : str
+        budget : (n,) float
+
+        Returns
+        -------
+        (n,) float
         """
         at = self.index(provider)
-        rates = np.atleast_1d(np.asarray(solve_rates, dtype=float))
-        budget = budget_at(self.solved[at].mean(axis=0), self.budgets, rates)
-        return self.saturation_at(provider, np.where(np.isfinite(budget), budget, self.max_budget))
-
-    def saturation_at(self, provider: str, budget: ArrayLike) -> Array:
-        """Share of the problems whose recorded attempts at `provider` a budget would use up."""
-        at = self.index(provider)
-        recorded = np.sort(self.n_attempts[at] * self.attempt_cost[at])
-        return np.asarray(np.searchsorted(recorded, np.asarray(budget) * (1 + 1e-12), side="right") / self.n_problems)
+        few = (self.n_correct[at] > 0) & (self.n_correct[at] < ENOUGH_SUCCESSES)
+        recorded = np.sort((self.n_attempts[at] * self.attempt_cost[at])[few])
+        used_up = np.searchsorted(recorded, np.asarray(budget) * (1 + 1e-12), side="right")
+        return np.asarray(used_up / self.n_problems)
 
     def subset(self, problems: Collection[str] | NDArray[np.bool_] | NDArray[np.intp]) -> Market:
         """The same market on some of its problems (names, positions or a mask), with the same budgets."""
@@ -302,7 +315,9 @@ class Market:
             wanted = set(problems)
             chosen = np.array([i for i, name in enumerate(self.problems) if name in wanted], dtype=np.intp)
         if len(chosen) == 0:
-            raise InputError("none of the problems asked for is in the market; compare their names with market.problems")
+            raise InputError(
+                "none of the problems asked for is in the market; compare their names with market.problems"
+            )
         solved = self.solved[:, chosen]
         return replace(
             self,
@@ -339,7 +354,7 @@ class Market:
                 "pass_at_1": (self.n_correct / self.n_attempts).mean(axis=1),
                 "attempt_cost": self.attempt_cost.mean(axis=1),
                 "solve_rate": self.solved[:, :, -1].mean(axis=1),
-                "saturated": [float(self.saturation_at(name, self.max_budget)) for name in self.providers],
+                "saturated": [float(self.saturation(name, self.max_budget)) for name in self.providers],
             }
         )
 
@@ -392,9 +407,7 @@ def _check_units(providers: tuple[str, ...], cost: Array, where: str) -> None:
         )
 
 
-def _grid(
-    n_attempts: Counts, cost: Array, least: float, max_budget: float | None, budgets: ArrayLike | None
-) -> Array:
+def _grid(n_attempts: Counts, cost: Array, least: float, max_budget: float | None, budgets: ArrayLike | None) -> Array:
     """The budget grid: given, or log-spaced from half of the cheapest attempt, where no curve has risen yet."""
     if budgets is not None:
         grid = np.asarray(budgets, dtype=float)
@@ -406,11 +419,13 @@ def _grid(
         one_each = np.quantile(cost, 0.99, axis=1).sum()
         max_budget = float(max(recorded, one_each))
     if not (np.isfinite(max_budget) and max_budget > least):
-        raise InputError(f"a budget of {max_budget:g} per task buys no attempt (the cheapest costs {least:g}); raise it")
+        raise InputError(
+            f"a budget of {max_budget:g} per task buys no attempt (the cheapest costs {least:g}); raise it"
+        )
     return np.geomspace(0.5 * least, max_budget, N_BUDGETS)
 
 
-def _split(cell: NDArray[np.intp], values: NDArray[np.generic]) -> dict[int, NDArray[np.generic]]:
+def _split(cell: NDArray[np.intp], values: NDArray[T]) -> dict[int, NDArray[T]]:
     """Values grouped by their cell."""
     order = np.argsort(cell, kind="stable")
     keys, starts = np.unique(cell[order], return_index=True)

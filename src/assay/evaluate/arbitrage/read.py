@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ from assay._core.tables import check_columns, read_table
 from assay.evaluate.arbitrage.market import ALIASES, Market
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import pandas as pd
 
 PathLike = str | os.PathLike[str]
@@ -21,7 +22,11 @@ PathLike = str | os.PathLike[str]
 #: An example of a price list. Prices change monthly: bring your own.
 EXAMPLE_PRICES = Path(__file__).with_name("example_prices.csv")
 
-TOKENS = {"input_tokens": "input_per_million", "output_tokens": "output_per_million", "reasoning_tokens": "output_per_million"}
+TOKENS = {
+    "input_tokens": "input_per_million",
+    "output_tokens": "output_per_million",
+    "reasoning_tokens": "output_per_million",
+}
 
 
 def read_market(
@@ -98,7 +103,9 @@ def read_prices(path: PathLike) -> pd.DataFrame:
     twice = table["model"].duplicated()
     if twice.any():
         row = int(twice.to_numpy().argmax())
-        raise InputError(f"{path}, row {row + 1}: {table['model'].iloc[row]!r} has a price already; keep one of the rows")
+        raise InputError(
+            f"{path}, row {row + 1}: {table['model'].iloc[row]!r} has a price already; keep one of the rows"
+        )
     for name in ("input_per_million", "output_per_million"):
         wrong = table[name] < 0
         if wrong.any():
@@ -120,7 +127,9 @@ def _read(
     }
     if "cascade_stage" in table.columns:
         found["cascade_stage"] = "cascade_stage"  # Market refuses it with a reason
-    table = check_columns(table, {found["model"]: "text", found["task"]: "text", found["solved"]: "number"}, where=str(path))
+    table = check_columns(
+        table, {found["model"]: "text", found["task"]: "text", found["solved"]: "number"}, where=str(path)
+    )
     if providers is not None:
         table = table[table[found["model"]].isin(list(providers))]
     if found["cost"] in table.columns:
@@ -138,7 +147,11 @@ def _read(
             "'example' to try it with the prices of an example list"
         )
     roles = ["model", "task", "solved"]
-    return table[[found[role] for role in roles]].set_axis(roles, axis=1).assign(cost=_token_cost(path, table, found, rates))
+    return (
+        table[[found[role] for role in roles]]
+        .set_axis(roles, axis=1)
+        .assign(cost=_token_cost(path, table, found, rates))
+    )
 
 
 def _priced(path: Path, table: pd.DataFrame, found: dict[str, str]) -> pd.DataFrame:
@@ -162,7 +175,9 @@ def _token_cost(path: Path, table: pd.DataFrame, found: dict[str, str], rates: p
 
     absent = table.loc[~table[found["model"]].isin(rates.index), found["model"]]
     if len(absent):
-        raise InputError(f"{path}: the price list has no row for the model {absent.iloc[0]!r}; add one, or leave the model out")
+        raise InputError(
+            f"{path}: the price list has no row for the model {absent.iloc[0]!r}; add one, or leave the model out"
+        )
     cost = pd.Series(0.0, table.index)
     for tokens, per_million in TOKENS.items():
         if tokens not in table.columns:
@@ -199,14 +214,18 @@ def _exploded(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     outcomes: list[list[int]] = []
     for row, (attempts, cost) in enumerate(zip(table["attempts"], table["mean_cost"], strict=True), start=1):
         if not isinstance(attempts, list) or not attempts or any(value not in (0, 1) for value in attempts):
-            raise InputError(f"{path}, row {row}: attempts is a list of 0 and 1 with at least one entry, not {attempts!r:.60}")
+            raise InputError(
+                f"{path}, row {row}: attempts is a list of 0 and 1 with at least one entry, not {attempts!r:.60}"
+            )
         if not cost > 0:
             raise InputError(f"{path}, row {row}: mean_cost {cost:g} is not above zero; an attempt has a cost")
         outcomes.append([int(value) for value in attempts])
     twice = table["id"].duplicated()
     if twice.any():
         row = int(twice.to_numpy().argmax())
-        raise InputError(f"{path}, row {row + 1}: the task {table['id'].iloc[row]!r} occurs twice; put its attempts into one row")
+        raise InputError(
+            f"{path}, row {row + 1}: the task {table['id'].iloc[row]!r} occurs twice; put its attempts into one row"
+        )
     lengths = [len(attempts) for attempts in outcomes]
     return pd.DataFrame(
         {

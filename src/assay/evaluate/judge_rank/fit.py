@@ -229,7 +229,8 @@ def still_directions(n_models: int, theta: Array, held: NDArray[np.bool_], signe
     units = np.zeros((n_models + n_judges, len(held_judges)))
     units[n_models + held_judges, np.arange(len(held_judges))] = 1.0
     still = np.column_stack([*columns, units])
-    return still / np.linalg.norm(still, axis=0)
+    length: Array = np.linalg.norm(still, axis=0)
+    return still / length
 
 
 def restricted(matrix: Array, still: Array) -> Array:
@@ -237,7 +238,7 @@ def restricted(matrix: Array, still: Array) -> Array:
     half = matrix - still @ (still.T @ matrix)
     inside = half - (half @ still) @ still.T
     n_moving = len(matrix) - still.shape[1]
-    scale = np.trace(inside) / max(n_moving, 1)
+    scale = float(np.trace(inside)) / max(n_moving, 1)
     return inside + (scale if scale > 0 else 1.0) * (still @ still.T)
 
 

