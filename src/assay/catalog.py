@@ -193,7 +193,8 @@ METHODS: tuple[Method, ...] = (
     Method(
         "dynamic-whitening", "Distribution-aware whitening", "compress",
         "Low-rank factors that account for the error of the layers before them.",
-        Paper("Mitigating Error Propagation in Low-Rank Approximation of Large Models via Distribution-Aware Whitening"),
+        Paper("Mitigating Error Propagation in Low-Rank Approximation of Large Models via Distribution-Aware "
+              "Whitening"),
     ),
     Method(
         "rt-lynx", "RT-Lynx", "compress",

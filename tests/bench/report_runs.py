@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-TAU = {"name": "kendall_tau", "better": "higher", "target": None, "scale": "linear", "unit": "", "help": "Rank agreement."}
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TAU = {
+    "name": "kendall_tau",
+    "better": "higher",
+    "target": None,
+    "scale": "linear",
+    "unit": "",
+    "help": "Rank agreement.",
+}
 PPL = {"name": "perplexity", "better": "lower", "target": None, "scale": "log", "unit": "", "help": "Lower is surer."}
 COVERAGE = {"name": "coverage", "better": None, "target": 0.95, "scale": "linear", "unit": "", "help": ""}
 

@@ -41,7 +41,7 @@ def generator(random_state: int | np.random.Generator | np.random.RandomState | 
 
     Examples
     --------
-    >>> generator(0).integers(100) == generator(0).integers(100)
+    >>> bool(generator(0).random() == generator(0).random())
     True
     """
     if isinstance(random_state, np.random.Generator):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -221,7 +222,8 @@ class Result:
         rule, thin = "=" * width, "-" * width
         head = [title.center(width).rstrip(), rule, *(f"{name:<9}{text}" for name, text in about.items())]
         notes = ["* the method; mean [95 % interval]; seconds: median of the cases; peak: the highest"]
-        return "\n".join([*head, "", self.verdict.sentence, thin, table[0], thin, *table[1:], rule, *notes])
+        sentence = textwrap.fill(self.verdict.sentence, max(width, 80))
+        return "\n".join([*head, "", sentence, thin, table[0], thin, *table[1:], rule, *notes])
 
 
 def _values(value: Any) -> Any:

@@ -6,9 +6,11 @@ is scored by the trial. Only the arm's own work is timed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 Scale = Literal["quick", "standard", "full"]
 SCALES: tuple[Scale, ...] = ("quick", "standard", "full")
@@ -212,12 +214,15 @@ class Trial:
 
     @property
     def primary(self) -> Metric:
+        """The metric that the claim and the verdict are about."""
         return next(metric for metric in self.metrics if metric.name == self.claim.metric)
 
     @property
     def method(self) -> Arm:
+        """The arm that is not a baseline."""
         return next(arm for arm in self.arms if not arm.baseline)
 
     @property
     def baselines(self) -> tuple[Arm, ...]:
+        """All other arms, in the order in which they were declared."""
         return tuple(arm for arm in self.arms if arm.baseline)

@@ -1,11 +1,15 @@
 """Paired statistics: what a difference per case says about two arms. Pure functions on arrays.
 
-An arm counts as better only when two methods agree: the 95 % BCa bootstrap interval of the mean difference lies on
-the good side, and the Wilcoxon signed-rank test rejects at 5 %. The interval alone is too narrow at 6 to 20 cases
-(it misses a mean of zero in 8 to 15 % of samples, more when they are skewed), and the test alone speaks of the
-median as soon as the differences are skewed.
+An arm counts as better only when three methods agree: the 95 % BCa bootstrap interval of the mean difference lies on
+the good side (this is the interval that is shown), so does the studentised bootstrap interval, and the Wilcoxon
+signed-rank test rejects at 5 %. None of them is enough at 6 to 20 cases. Where the true mean is zero, the BCa interval
+misses it in 9 to 14 % of normal and 9 to 18 % of exponential samples; the test is exact for symmetric differences but
+rejects in 6 to 13 % of exponential samples, whose median is not zero; and both together still err in up to 10 % of
+the latter. With the studentised interval, which follows the skewness, the three together stay below 7 % on both.
+Differences as skewed as a lognormal's (skewness 6) need 20 cases for that: with 6 to 10, 7 to 11 % are wrong.
 
-Reference: Efron, "Better Bootstrap Confidence Intervals", JASA 82 (1987); Wilcoxon, Biometrics Bulletin 1 (1945).
+References: Efron, "Better Bootstrap Confidence Intervals", JASA 82 (1987); Hall, "Theoretical Comparison of Bootstrap
+Confidence Intervals", Annals of Statistics 16 (1988), for the studentised one; Wilcoxon, Biometrics Bulletin 1 (1945).
 """
 
 from __future__ import annotations
@@ -87,6 +91,7 @@ def paired(
 
     Examples
     --------
+    >>> from assay.bench import Metric
     >>> accuracy = Metric("accuracy", better="higher")
     >>> method = np.array([0.81, 0.78, 0.90, 0.85, 0.88, 0.79, 0.84])
     >>> baseline = np.array([0.75, 0.74, 0.86, 0.80, 0.81, 0.76, 0.77])
@@ -109,6 +114,7 @@ def paired(
         differences,
         (low, high),
         p_value,
+        n_resamples=n_resamples,
         margin=float(np.log1p(margin)) if is_log else margin,
         good=1 if metric.better == "higher" else -1,
         n_baselines=n_baselines,
@@ -125,12 +131,22 @@ def _differences(method: Array, baseline: Array, *, is_log: bool) -> Array:
 
 
 def _decide(
-    differences: Array, ci: tuple[float, float], p_value: float, *, margin: float, good: int, n_baselines: int
+    differences: Array,
+    ci: tuple[float, float],
+    p_value: float,
+    *,
+    margin: float,
+    good: int,
+    n_baselines: int,
+    n_resamples: int,
 ) -> Outcome:
     low, high = ci
     if not differences.any() or (margin > 0 and -margin <= low and high <= margin):
         return "equivalent"
-    is_above, is_below = low > 0, high < 0
+    if low <= 0 <= high:
+        return "unclear"
+    low_too, high_too = studentised_interval(differences, n_resamples=n_resamples)
+    is_above, is_below = min(low, low_too) > 0, max(high, high_too) < 0
     if p_value < LEVEL and (is_above if good > 0 else is_below):
         return "better"
     # The strongest of B baselines was chosen on these same cases, so its luck counts against the method: under no
@@ -157,11 +173,10 @@ def interval(values: Array, *, n_resamples: int = N_RESAMPLES) -> tuple[float, f
     >>> interval(np.full(8, 0.5))
     (0.5, 0.5)
     """
-    if np.ptp(values) <= ROUNDING * np.abs(values).max():
+    if _is_constant(values):
         mean = float(values.mean())
         return mean, mean
-    # 2 Mi numbers at a time: memory stays at tens of MiB however many cases there are.
-    batch = int(np.clip(2**21 // values.size, 1, n_resamples))
+    batch = _batch(values.size, n_resamples)
     for method in ("BCa", "percentile"):
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # the one warning says that BCa degenerated, which is handled below
@@ -177,6 +192,46 @@ def interval(values: Array, *, n_resamples: int = N_RESAMPLES) -> tuple[float, f
         if np.isfinite(found.low) and np.isfinite(found.high):
             break
     return float(found.low), float(found.high)
+
+
+def studentised_interval(values: Array, *, n_resamples: int = N_RESAMPLES) -> tuple[float, float]:
+    """95 % studentised bootstrap interval of the mean (bootstrap-t), seeded.
+
+    Parameters
+    ----------
+    values : (n,) float
+        No NaN, n ≥ 2.
+
+    Examples
+    --------
+    >>> low, high = studentised_interval(np.arange(20.0))  # the mean is 9.5, its standard error 1.32
+    >>> 5.5 < low < 7.5 and 11.5 < high < 13.5
+    True
+    """
+    mean = float(values.mean())
+    if _is_constant(values):
+        return mean, mean
+    rng = np.random.default_rng(0)
+    batch = _batch(values.size, n_resamples)
+    pivots = []
+    for start in range(0, n_resamples, batch):
+        resamples = rng.choice(values, (min(batch, n_resamples - start), values.size))
+        errors = resamples.std(axis=1, ddof=1) / np.sqrt(values.size)
+        # A resample that drew one value only has no standard error, and says nothing about the pivot.
+        varied = errors > ROUNDING * np.abs(values).max()
+        pivots.append((resamples.mean(axis=1)[varied] - mean) / errors[varied])
+    low, high = np.quantile(np.concatenate(pivots), [LEVEL / 2, 1 - LEVEL / 2])
+    error = values.std(ddof=1) / np.sqrt(values.size)
+    return float(mean - high * error), float(mean - low * error)
+
+
+def _is_constant(values: Array) -> bool:
+    return bool(np.ptp(values) <= ROUNDING * np.abs(values).max())
+
+
+def _batch(n: int, n_resamples: int) -> int:
+    """Resamples at a time: 2 Mi numbers, so that memory stays at tens of MiB however many cases there are."""
+    return int(np.clip(2**21 // n, 1, n_resamples))
 
 
 def signed_rank(differences: Array) -> float:

@@ -26,8 +26,8 @@ def list_data(as_json: JsonFlag = False) -> None:
     if as_json:
         print_json(
             [
-                {"name": e.name, "title": e.title, "licence": e.licence, "source": e.source, "cached": e.cached}
-                for e in entries
+                {name: getattr(entry, name) for name in ("name", "title", "kind", "licence", "source", "cached")}
+                for entry in entries
             ]
         )
         return
@@ -39,7 +39,9 @@ def list_data(as_json: JsonFlag = False) -> None:
 
 
 @app.command("get")
-def get_data(names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names from `assay data list`.")]) -> None:
+def get_data(
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names from `assay data list`.")],
+) -> None:
     """Download data sets or install demo models, with a checksum. This command uses the network.
 
     Example: `assay data get demo-lm`

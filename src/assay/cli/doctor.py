@@ -17,9 +17,9 @@ def doctor(as_json: JsonFlag = False) -> None:
     Example: `assay doctor`
     """
     from assay import __version__, datasets
-    from assay.bench.environment import describe_environment
+    from assay.bench import environment
 
-    machine = describe_environment()
+    machine = environment.describe()
     extras = {extra: _installed(packages) for extra, packages in _extras().items()}
     cached = {entry.name: entry.cached for entry in datasets.list_datasets()}
     if as_json:

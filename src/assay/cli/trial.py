@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import webbrowser
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
@@ -16,12 +16,14 @@ from assay.cli.browse import JsonFlag
 from assay.cli.output import console, print_json, table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from assay.bench import Result
 
 TOUR = Path("runs/tour")
 
 
-class Scale(str, Enum):
+class Scale(StrEnum):
     """How much a trial runs."""
 
     quick = "quick"
@@ -29,7 +31,7 @@ class Scale(str, Enum):
     full = "full"
 
 
-class Executor(str, Enum):
+class Executor(StrEnum):
     """Where a trial runs."""
 
     local = "local"
@@ -47,17 +49,23 @@ def try_method(
     scale: Annotated[
         Scale, typer.Option("--scale", "-s", help="quick: under a minute; standard: minutes; full: the paper's size.")
     ] = Scale.quick,
-    cases: Annotated[int | None, typer.Option("--cases", "-n", help="Number of paired cases, instead of the scale's.")] = None,
+    cases: Annotated[
+        int | None, typer.Option("--cases", "-n", help="Number of paired cases, instead of the scale's.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of cases and arms.")] = 0,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", help="Cases at a time; default: the cores.")] = None,
-    executor: Annotated[Executor, typer.Option("--executor", help="Processes here, or a Ray cluster.")] = Executor.local,
+    executor: Annotated[
+        Executor, typer.Option("--executor", help="Processes here, or a Ray cluster.")
+    ] = Executor.local,
     address: Annotated[str | None, typer.Option("--address", help="Address of the Ray cluster.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the run; default: runs/METHOD.")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Finish an interrupted run in this folder.")] = None,
     parameters: Annotated[
         list[str] | None, typer.Option("--param", "-p", metavar="KEY=VALUE", help="Set a parameter of the trial.")
     ] = None,
-    mlflow: Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="Also log to this MLflow store.")] = None,
+    mlflow: Annotated[
+        str | None, typer.Option("--mlflow", metavar="URI", help="Also log to this MLflow store.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a method beside its baselines and answer with a verdict.
@@ -66,6 +74,7 @@ def try_method(
     `assay try --resume runs/judge-rank`
     """
     from assay import bench
+    from assay.bench.plan import Plan
 
     if slug is None and resume is None:
         raise InputError("name a method (`assay list` shows them) or give --resume DIR")
@@ -73,22 +82,32 @@ def try_method(
     if model is not None:
         params["model"] = model
     try:
-        if resume is not None:
-            result = bench.resume(resume, slug=slug, jobs=jobs, executor=executor.value, address=address, mlflow=mlflow)
-        else:
-            assert slug is not None
-            result = bench.run(
-                slug, data=data, scale=scale.value, cases=cases, seed=seed, jobs=jobs, executor=executor.value,
-                address=address, out=out, params=params, mlflow=mlflow,
-            )  # fmt: skip
+        result = bench.run(
+            slug or Plan.load(cast("Path", resume)).slug,
+            data=data,
+            scale=scale.value,
+            cases=cases,
+            seed=seed,
+            jobs=jobs,
+            executor=executor.value,
+            address=address,
+            out=out,
+            resume=resume,
+            params=params,
+            mlflow=mlflow,
+        )
     except bench.Interrupted as stopped:
-        typer.echo(f"\n{stopped}", err=True)
-        raise typer.Exit(130) from None
+        _stop(stopped)
     if as_json:
-        print_json(result.to_dict())
+        print_json(result.to_dict() | {"parts": [part.to_dict() for part in result.parts]})
         return
-    typer.echo(result.summary())
+    typer.echo("\n\n".join(each.summary() for each in (result, *result.parts)))
     typer.echo(f"\nReport: {result.folder / 'report.html'}")
+
+
+def _stop(stopped: KeyboardInterrupt) -> NoReturn:
+    typer.echo(f"\n{stopped}", err=True)
+    raise typer.Exit(130) from None
 
 
 def _parameters(given: list[str]) -> dict[str, str]:
@@ -105,8 +124,8 @@ def tour() -> None:
     Takes under a minute a trial; writes `runs/tour/report.html`.
     """
     from assay import bench
-    from assay.bench.report import render
     from assay._core.files import write_text
+    from assay.bench.report import render
 
     chosen = [method for method in catalog.available() if "tour" in method.tags]
     results: list[Result] = []
@@ -119,8 +138,7 @@ def tour() -> None:
         try:
             results.append(bench.run(method.slug, scale="quick", out=folder))
         except bench.Interrupted as stopped:
-            typer.echo(f"\n{stopped}", err=True)
-            raise typer.Exit(130) from None
+            _stop(stopped)
     page = TOUR / "report.html"
     write_text(page, render([result.folder for result in results]))
     console().print(_verdicts(results))
@@ -138,8 +156,8 @@ def report(
 
     Example: `assay report runs/judge-rank runs/judge-rank-2 -o both.html`
     """
-    from assay.bench.report import render
     from assay._core.files import write_text
+    from assay.bench.report import render
 
     for folder in folders:
         if not (folder / "result.json").is_file():
@@ -150,17 +168,16 @@ def report(
         webbrowser.open(out.resolve().as_uri())
 
 
-def _verdicts(results: list[Result]) -> object:
-    rows = table("method", "part", "verdict", "claim", "effect [95 % interval]", "cases")
+def _verdicts(results: list[Result]) -> Table:
+    from assay.bench.report.numbers import effect
+
+    rows = table("method", "part", "verdict", "claim", "effect", "95 % interval", "cases")
     for main in results:
-        for result in (main, *main.also):
-            verdict = result.verdict
+        for result in (main, *main.parts):
+            found = result.verdict
+            size, interval = effect(found.effect, found.ci_low, found.ci_high, found.effect_scale)
+            name = f"{result.part or 'main'}: {result.claim.metric}"
             rows.add_row(
-                main.slug,
-                result.part or "main",
-                verdict.outcome,
-                result.claim_outcome,
-                verdict.effect_text(),
-                str(verdict.n_cases),
+                result.slug, name, found.outcome, result.claim.outcome, size, interval or "too few", str(found.n_cases)
             )
     return rows

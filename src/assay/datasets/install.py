@@ -36,9 +36,9 @@ def install_package(entry: Entry, progress: bool = True) -> Path:
         There is no pip here, or pip fails (with the line in which it says why).
     """
     if importlib.util.find_spec("pip") is None:
-        command = shlex.join([sys.executable, "-m", "ensurepip"])
+        make_pip = shlex.join([sys.executable, "-m", "ensurepip"])
         raise InputError(
-            f"{entry.name} is installed with pip, which this environment does not have: run {command}, and then "
+            f"{entry.name} is installed with pip, which this environment does not have: run {make_pip}, and then "
             f"again assay data get {entry.name}"
         )
     with tempfile.TemporaryDirectory() as folder:

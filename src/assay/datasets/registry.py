@@ -177,7 +177,7 @@ ENTRIES: tuple[Entry, ...] = (
             "judge": "the automatic judge",
             "model_a": "the reference model",
             "model_b": "the model that is compared with it",
-            "preference": "1 (model_a wins) to 2 (model_b wins); between: graded",
+            "preference": "1 (model_a wins) to 2 (model_b wins), graded between; 0 in 193 rows, to be read as a draw",
             "subset": "the collection that the prompt is from",
             "len_a": "characters of the answer of model_a",
             "len_b": "characters of the answer of model_b",

@@ -81,7 +81,8 @@ def path(name: str) -> Path:
 def fetch(name: str, progress: bool = True) -> Path:
     """Return the file of a data set, downloaded into the cache folder if it is not there yet.
 
-    What is in the cache folder is checked against its SHA-256 and never replaced: a file that differs may be somebody's work.
+    What is in the cache folder is checked against its SHA-256 and never replaced: a file that differs may be somebody's
+    work.
 
     Parameters
     ----------
@@ -131,9 +132,8 @@ def _verify(entry: Entry) -> None:
 def _content_sha256(file: Path, limit: int, mtime_ns: int, on_disk: int) -> str:
     """Hash the content once per file and time of change; stop where it is longer than it can be."""
     digest, length = hashlib.sha256(), 0
-    opened = gzip.open(file) if file.suffix == ".gz" else file.open("rb")
     try:
-        with cast("IO[bytes]", opened) as stream:
+        with cast("IO[bytes]", gzip.open(file) if file.suffix == ".gz" else file.open("rb")) as stream:
             while chunk := stream.read(1 << 20):
                 digest.update(chunk)
                 length += len(chunk)

@@ -68,7 +68,8 @@ def load_alpaca_eval() -> pd.DataFrame:
     pandas.DataFrame
         One vote a row: `prompt` (int64, 0 to 804), `judge`, `model_a` (the reference, one of two), `model_b`, `subset`
         (text), `preference` (float64: 1 if model_a wins, 2 if model_b wins, graded between), `len_a` and `len_b`
-        (int64, characters of the answers). ``frame.attrs`` holds its name, licence and citation.
+        (int64, characters of the answers). ``frame.attrs`` holds its name, licence and citation. In 193 rows
+        `preference` is 0: both answers have the same length there, and the vote is to be read as a draw, not as a win.
 
     Raises
     ------

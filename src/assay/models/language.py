@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import secrets
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +27,10 @@ _LAYOUT = 1
 def demo_lm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load SmolLM2-135M-Instruct, a small instruct model that answers in sensible English (Apache-2.0).
 
-    ``assay data get demo-lm`` installs it. Its weights are 4-bit there (GGUF Q4_1, the embeddings 8-bit); the first
-    call unpacks them, which takes about 20 s, into a copy of 538 MB below the cache folder (the platform's where
-    ``ASSAY_DATA`` is read-only). From then on they are mapped from that file: a call takes well under a second, and
-    processes and calls share the memory. Where no copy can be written, every call unpacks.
+    ``assay data get demo-lm`` installs it. Its weights are 4-bit there (GGUF Q4_1, the embeddings 8-bit). The first
+    call unpacks them, which takes about half a minute, into a copy of 538 MB below the cache folder (the platform's
+    where ``ASSAY_DATA`` is read-only). From then on they are mapped from that file: a call takes well under a second,
+    and processes and calls share the memory. Where no copy can be written, every call unpacks.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def load_lm(
     torch = need("torch", extra="lm", purpose="loading a language model")
     transformers = need("transformers", extra="lm", purpose="loading a language model")
     place = os.fspath(model_id_or_dir)
-    is_path = isinstance(model_id_or_dir, os.PathLike) or os.path.isabs(place) or place.startswith((".", "~"))
+    is_path = isinstance(model_id_or_dir, os.PathLike) or Path(place).is_absolute() or place.startswith((".", "~"))
     if Path(place).expanduser().is_dir():
         place = str(Path(place).expanduser())
         _check_folder(Path(place))
@@ -116,7 +116,7 @@ def load_lm(
             )
     except (OSError, ValueError, KeyError) as error:
         raise InputError(_why_not(place, error, local_files_only)) from None
-    return model.eval(), tokenizer
+    return model, tokenizer
 
 
 def _check_folder(folder: Path) -> None:
@@ -153,17 +153,20 @@ def _unpacked(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     tokenizer.model_max_length = model.config.max_position_embeddings
-    return model.eval(), tokenizer
+    return model, tokenizer
 
 
 def _save(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write both to `folder`, which appears whole or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    temporary = folder.with_name(f".{secrets.token_hex(4)}.{folder.name}")
+    temporary.mkdir()
     try:
         with without_progress_bars():
             model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
+        for file in temporary.iterdir():
+            file.chmod(0o644)  # the cache folder may be shared, and safetensors writes for its owner alone
         temporary.rename(folder)
     except OSError:
         if not folder.is_dir():  # if it is there now, another process was quicker

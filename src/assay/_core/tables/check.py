@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["text", "number", "integer"]
 
-#: Whole numbers up to here are exact in float64.
+#: Whole numbers below this are exact in float64, and none above is rounded to one of them.
 _EXACT = 2**53
 
 _NUMBERS = (int, float, Decimal, np.number, np.bool_)
@@ -141,7 +141,7 @@ def _numbers(
         return pd.Series(values, index=column.index, name=column.name)
     _refuse(column, ~missing & (values != np.round(values)), where, name, kind)
     if missing.any() or found.dtype.kind not in "iub":
-        _refuse(column, np.abs(values) > _EXACT, where, name, "exact")
+        _refuse(column, np.abs(values) >= _EXACT, where, name, "exact")
         return pd.Series(values if missing.any() else values.astype("int64"), index=column.index, name=column.name)
     if found.dtype.kind == "u":
         _refuse(column, found.to_numpy() > np.iinfo("int64").max, where, name, "int64")
@@ -160,7 +160,7 @@ def _expected(kind: str) -> str:
         "number": "a finite number",
         "integer": "a whole number",
         "int64": "a whole number below 2^63; read longer identifiers as text",
-        "exact": "a whole number up to 2^53, as it must be in a column with empty cells or decimal points",
+        "exact": "a whole number below 2^53, as it must be in a column with empty cells or decimal points",
     }[kind]
 
 

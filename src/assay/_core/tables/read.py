@@ -28,6 +28,9 @@ MAX_BYTES = 8 * 2**30
 #: The longest row of a CSV or TSV file. A stray quote makes one "row" of all that follows it.
 MAX_ROW_BYTES = 64 * 2**20
 
+#: How many of a file's last bytes are remembered.
+_TAIL = 4096
+
 _T = TypeVar("_T")
 
 
@@ -88,7 +91,10 @@ def read_table(
         # As objects, so that identifiers stay whole numbers in a column where some are missing.
         frame = pd.DataFrame(_read_objects(source, lines=suffix != ".json"), dtype=object)
     checked = check_columns(frame, columns or {}, where=str(source), allow_missing=allow_missing)
-    return checked.infer_objects()
+    try:
+        return checked.infer_objects()
+    except UnicodeEncodeError:  # half a character in a column that nobody asked for; Arrow cannot hold it
+        return checked
 
 
 def _check_is_file(path: Path) -> None:
@@ -121,7 +127,7 @@ class _Bounded(io.RawIOBase):
             raise InputError(_too_large(self._path))
         buffer[: len(chunk)] = chunk
         if chunk:
-            self.tail = (self.tail + chunk[-4096:])[-4096:]
+            self.tail = (self.tail + chunk[-_TAIL:])[-_TAIL:]
         return len(chunk)
 
     def close(self) -> None:
@@ -202,6 +208,7 @@ def _delimited_table(path: Path, separator: str) -> pa.Table:
         )
         return "error"
 
+    _refuse_other_encodings(path)
     raw = _Bounded(path)
     with io.BufferedReader(raw, buffer_size=1 << 20) as stream:
         names = _header(path, stream.peek(), separator)
@@ -218,7 +225,6 @@ def _delimited_table(path: Path, separator: str) -> pa.Table:
                 ),
             )
         except pa.ArrowInvalid as error:
-            _refuse_other_encodings(path)
             if ragged:
                 raise ragged[0] from None
             if "straddl" in str(error):
@@ -246,10 +252,10 @@ class _EndsWithNewline(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         chunk = self._stream.read(size)
-        if chunk or self._last:
+        if len(chunk) == size or self._last:
             return chunk
         self._last = True
-        return b"\n"
+        return chunk + b"\n"
 
 
 def _header(path: Path, start: bytes, separator: str) -> list[str]:
@@ -267,16 +273,17 @@ def _header(path: Path, start: bytes, separator: str) -> list[str]:
 def _refuse_open_quote(path: Path, table: pa.Table, tail: bytes, separator: str) -> None:
     """Refuse a file that ends inside quotes, where all that follows the quote has become one cell.
 
-    If the last byte of the file is no quote, its last cell stood without quotes, so it must be there letter by letter.
+    The last cell must be what the file ends with, as it is or in quotes.
     """
     if table.num_rows == 0 or table.num_columns == 0:
         return
     ending = tail.rstrip(b"\r\n")
-    last = (table.column(table.num_columns - 1)[table.num_rows - 1].as_py() or "").encode().rstrip(b"\r\n")
-    if ending.endswith(b'"') or len(last) >= len(tail):
+    plain = (table.column(table.num_columns - 1)[table.num_rows - 1].as_py() or "").encode()
+    quoted = b'"' + plain.replace(b'"', b'""') + b'"'
+    if len(quoted) >= _TAIL:
         return
-    before = tuple(start + last for start in (separator.encode(), b"\n", b"\r"))
-    if not ending.endswith(before):
+    starts = (separator.encode(), b"\n", b"\r")
+    if not ending.endswith(tuple(start + cell for start in starts for cell in (plain, quoted))):
         raise InputError(f"{path}: a quote in the last row, {table.num_rows}, is not closed")
 
 

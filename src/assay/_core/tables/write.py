@@ -64,10 +64,13 @@ def write_table(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
             frame.to_parquet(temporary, index=False)
             return
         with _text_file(temporary, compress=is_gzip(target)) as stream:
-            if suffix in (".csv", ".tsv"):
-                _write_delimited(frame, stream, "," if suffix == ".csv" else "\t")
-            else:
-                _write_objects(frame, stream, str(target), lines=suffix != ".json")
+            try:
+                if suffix in (".csv", ".tsv"):
+                    _write_delimited(frame, stream, "," if suffix == ".csv" else "\t")
+                else:
+                    _write_objects(frame, stream, str(target), lines=suffix != ".json")
+            except UnicodeEncodeError:
+                raise InputError(f"{target}: a text of the table holds half a character (a lone surrogate)") from None
 
 
 @contextmanager

@@ -7,11 +7,14 @@ them, `plots` draws, `page` fills the templates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from assay._core.errors import InputError
 from assay._core.files import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def write_report(folder: Path) -> Path:

@@ -44,10 +44,12 @@ class Run:
 
     @property
     def method(self) -> ArmSummary:
+        """The arm that is not a baseline."""
         return self.arms[0]
 
     @property
     def strongest(self) -> ArmSummary:
+        """The baseline that the verdict speaks of."""
         return self.arms[1]
 
 
@@ -80,7 +82,9 @@ def _check_names(result: Result, file: Path) -> None:
     if len(result.arms) - len(baselines) != 1:
         raise InputError(f"{file}, arms: expected exactly one arm that is not a baseline; run the trial again")
     if result.verdict.baseline not in baselines:
-        raise InputError(f"{file}, verdict.baseline: {result.verdict.baseline!r} is not a baseline; run the trial again")
+        raise InputError(
+            f"{file}, verdict.baseline: {result.verdict.baseline!r} is not a baseline; run the trial again"
+        )
     if result.claim.metric not in metrics:
         raise InputError(f"{file}, claim.metric: {result.claim.metric!r} is not a metric; run the trial again")
     for arm in result.arms:
@@ -118,7 +122,7 @@ def _misfits(value: Any, hint: Any, where: str) -> Iterator[str]:
     """What in `value` is not as the annotation `hint` says, as sentences."""
     origin, arguments = get_origin(hint), get_args(hint)
     if is_dataclass(hint) and isinstance(hint, type) and isinstance(value, hint):
-        hints = get_type_hints(hint)
+        hints = get_type_hints(hint, localns=globals())
         for item in fields(hint):
             yield from _misfits(getattr(value, item.name), hints[item.name], f"{where}.{item.name}".lstrip("."))
     elif origin is tuple and isinstance(value, tuple):

@@ -51,12 +51,12 @@ def is_known(value: Value) -> TypeGuard[float]:
 
 
 def number(value: Value, decimals: int | None = None, *, sign: bool = False) -> str:
-    """`value` with `decimals` (default: three significant digits) and thousands separators.
+    r"""`value` with `decimals` (default: three significant digits) and thousands separators.
 
     Examples
     --------
     >>> number(0.81234), number(-1234.5), number(0.0304, 3, sign=True), number(0.0000123)
-    ('0.812', '−1,234', '+0.030', '1.23\\xa0×\\xa010⁻⁵')
+    ('0.812', '−1,234', '+0.030', '1.23\xa0×\xa010⁻⁵')
     """
     if not is_known(value):
         return MISSING
@@ -92,12 +92,12 @@ def interval(low: Value, high: Value, decimals: int | None = None, *, sign: bool
 
 
 def effect(value: Value, low: Value, high: Value, scale: str, unit: str = "") -> tuple[str, str]:
-    """An effect and its interval to the same decimals: a signed difference, or a ratio.
+    r"""An effect and its interval to the same decimals: a signed difference, or a ratio.
 
     Examples
     --------
     >>> effect(0.0312, 0.0118, 0.0502, "difference", "nats")
-    ('+0.0312\\xa0nats', '+0.0118 to +0.0502')
+    ('+0.0312\xa0nats', '+0.0118 to +0.0502')
     >>> effect(0.92, 0.88, 0.97, "ratio")
     ('0.920×', '0.880× to 0.970×')
     """
@@ -111,12 +111,12 @@ def effect(value: Value, low: Value, high: Value, scale: str, unit: str = "") ->
 
 
 def duration(seconds: Value) -> str:
-    """Seconds as a person says them.
+    r"""Seconds as a person says them.
 
     Examples
     --------
     >>> [duration(s) for s in (0.00002, 0.0123, 0.9999, 41.26, 125, 4320)]
-    ['20.0\\xa0µs', '12.3\\xa0ms', '1.00\\xa0s', '41.3\\xa0s', '2\\xa0min\\xa005\\xa0s', '1\\xa0h\\xa012\\xa0min']
+    ['20.0\xa0µs', '12.3\xa0ms', '1.00\xa0s', '41.3\xa0s', '2\xa0min\xa005\xa0s', '1\xa0h\xa012\xa0min']
     """
     if not is_known(seconds) or math.isinf(seconds):
         return MISSING
@@ -137,12 +137,12 @@ def duration(seconds: Value) -> str:
 
 
 def memory(mib: Value) -> str:
-    """Mebibytes as a person says them.
+    r"""Mebibytes as a person says them.
 
     Examples
     --------
     >>> memory(0.5), memory(312.4), memory(1500)
-    ('512\\xa0KiB', '312\\xa0MiB', '1.46\\xa0GiB')
+    ('512\xa0KiB', '312\xa0MiB', '1.46\xa0GiB')
     """
     if not is_known(mib) or math.isinf(mib):
         return MISSING
@@ -154,12 +154,12 @@ def memory(mib: Value) -> str:
 
 
 def p_value(p: Value) -> str:
-    """A p-value with its relation sign.
+    r"""A p-value with its relation sign.
 
     Examples
     --------
     >>> p_value(0.00002), p_value(0.0312), p_value(0.4)
-    ('p\\xa0<\\xa00.001', 'p\\xa0=\\xa00.031', 'p\\xa0=\\xa00.400')
+    ('p\xa0<\xa00.001', 'p\xa0=\xa00.031', 'p\xa0=\xa00.400')
     """
     if not is_known(p):
         return MISSING

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from assay.bench.report import numbers, plots
-from assay.bench.report.load import Run
-from assay.bench.result import ArmSummary, MetricUsed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from assay.bench.report.load import Run
+    from assay.bench.result import ArmSummary, MetricUsed
 
 #: Longer errors are cut on the page; result.json has them whole.
 MAX_ERROR = 600

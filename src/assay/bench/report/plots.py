@@ -12,19 +12,21 @@ import math
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from assay.bench.report.load import Run
 from assay.bench.report.numbers import SPACE, duration, effect, is_known, memory, number
-from assay.bench.result import ArmSummary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from assay.bench.report.load import Run
+    from assay.bench.result import ArmSummary
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -100,7 +102,9 @@ def differences(run: Run, prefix: str) -> str:
 
     ends = [neutral, *margin, verdict.effect, verdict.ci_low, verdict.ci_high, *values]
     _scale(axes, [end for end in ends if is_known(end)], is_log=is_ratio, pad=0.06)
-    _ticks(axes, lambda value, decimals: f"{number(value, decimals)}×" if is_ratio else number(value, decimals, sign=True))
+    _ticks(
+        axes, lambda value, decimals: f"{number(value, decimals)}×" if is_ratio else number(value, decimals, sign=True)
+    )
     sides = ("baseline better", "method better") if higher else ("method better", "baseline better")
     _text(figure, 0.0, 16.0, f"← {sides[0]}", align="left")
     _text(figure, WIDTH, 16.0, f"{sides[1]} →", align="right")
@@ -170,7 +174,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     from matplotlib.ticker import MaxNLocator
 
     if high / low < 4:
-        return [tick for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high]
+        return [tick for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
         ticks = [step * 10.0**exponent for exponent in exponents for step in steps]
@@ -209,7 +213,7 @@ def _margin(run: Run) -> tuple[float, ...]:
 def _finite(run: Run, arm: ArmSummary, column: str) -> Array:
     """The values of one arm over the cases that it finished."""
     is_finished = (run.cases["arm"] == arm.name) & run.cases["error"].isna()
-    values = run.cases.loc[is_finished, column].to_numpy(dtype=np.float64)
+    values: Array = run.cases.loc[is_finished, column].to_numpy(dtype=np.float64)
     return values[np.isfinite(values)]
 
 
@@ -290,11 +294,9 @@ def _ticks(axes: Axes, label: Callable[[float, int], str], unit: float = 1.0) ->
     if axes.get_xscale() == "log":
         ticks = log_ticks(low, high)
     else:
-        ticks = [tick for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
+        ticks = [tick for tick in MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
     gap = min(np.diff(ticks), default=1.0)
     decimals = max(0, -math.floor(math.log10(gap) + 1e-9))
-    if not math.isclose(gap * 10**decimals, round(gap * 10**decimals), rel_tol=1e-6):
-        decimals += 1  # steps of 2.5
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks([tick * unit for tick in ticks], [label(tick, decimals) for tick in ticks])
 

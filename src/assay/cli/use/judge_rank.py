@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,14 +20,21 @@ app = typer.Typer(add_completion=False)
 PICTURES = (".png", ".svg", ".pdf")
 
 
+class Covariance(StrEnum):
+    """How the errors of the scores are found."""
+
+    fisher = "fisher"
+    sandwich = "sandwich"
+
+
 @app.command()
 def judge_rank(
     votes: Annotated[
         Path, typer.Argument(metavar="VOTES", help="CSV, TSV, JSON, JSONL or Parquet, one row a vote; also .gz.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Ranking: model, score, se, low, high, rank interval.")] = Path(
-        "ranking.csv"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Ranking: model, score, se, low, high, rank interval.")
+    ] = Path("ranking.csv"),
     judges: Annotated[Path | None, typer.Option("--judges", help="Also write the judges by discrimination.")] = None,
     pairs: Annotated[Path | None, typer.Option("--pairs", help="Also write a test for every pair of models.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Also draw the ranking (.png, .svg, .pdf).")] = None,
@@ -36,7 +44,8 @@ def judge_rank(
     judge: Annotated[str, typer.Option("--judge", help="Column with the judge; `none` pools all votes.")] = "auto",
     winner: Annotated[str, typer.Option("--winner", help="Column with the verdict.")] = "auto",
     cluster: Annotated[
-        str, typer.Option("--cluster", help="Column with the prompt, for --cov sandwich; `none`: votes are independent.")
+        str,
+        typer.Option("--cluster", help="Column with the prompt, for --cov sandwich; `none`: votes are independent."),
     ] = "auto",
     winner_map: Annotated[
         list[str] | None,
@@ -47,8 +56,8 @@ def judge_rank(
     ] = "2",
     signed: Annotated[bool, typer.Option("--signed", help="Let a judge count against the consensus.")] = False,
     cov: Annotated[
-        str, typer.Option("--cov", help="fisher; or sandwich: right for ties and many votes on one prompt.")
-    ] = "fisher",
+        Covariance, typer.Option("--cov", help="sandwich: right for ties and for many votes on one prompt.")
+    ] = Covariance.fisher,
     confidence: Annotated[float, typer.Option("--confidence", help="Of all intervals.")] = 0.95,
 ) -> None:
     """Rank models from the votes of judges whose reliability differs.
@@ -75,10 +84,10 @@ def judge_rank(
             cluster=None if cluster == "none" else cluster,
             winner_map=_winner_map(winner_map or []),
         )
-        ranking = JudgeRanking(prior_sd=_number(prior_sd), signed=signed, cov=cov, confidence=confidence).fit(
+        ranking = JudgeRanking(prior_sd=_number(prior_sd), signed=signed, cov=cov.value, confidence=confidence).fit(
             frame,
             judge=None if judge == "none" else "judge",
-            cluster="cluster" if cov == "sandwich" and "cluster" in frame else None,
+            cluster="cluster" if cov is Covariance.sandwich and "cluster" in frame else None,
         )
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         typer.echo(f"warning: {message}", err=True)
@@ -118,4 +127,4 @@ def _save(axes: Axes, path: Path) -> None:
     from assay._core.files import replacing
 
     with replacing(path) as temporary:
-        axes.figure.savefig(temporary, dpi=200, bbox_inches="tight")
+        axes.get_figure(root=True).savefig(temporary, dpi=200, bbox_inches="tight")

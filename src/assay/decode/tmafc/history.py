@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +15,10 @@ from assay._core.errors import InputError
 from assay._core.extras import need
 from assay._core.files import replacing
 from assay.decode.tmafc.prior import CATEGORIES, Prior, difficulty_groups, fit_beta_prior
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from contextlib import AbstractContextManager
 
 MIN_RECORDS = 3
 RECLUSTER_EVERY = 50
@@ -125,8 +127,8 @@ class Record:
     """
 
     question: str
-    T: int  # noqa: N815 - the names of the file's fields, and the paper's
-    G: int  # noqa: N815
+    T: int
+    G: int
     category: str
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -236,7 +238,8 @@ def _record(item: Mapping[str, Any], where: str) -> Record:
     total, lead, category = item["T"], item["G"], item["category"]
     if type(total) is not int or type(lead) is not int or not 1 <= lead <= total:
         raise InputError(
-            f"{where}: G is {lead!r} and T is {total!r}; expected whole numbers with 1 <= G <= T; correct or delete the line"
+            f"{where}: G is {lead!r} and T is {total!r}; expected whole numbers with 1 <= G <= T; "
+            "correct or delete the line"
         )
     if category not in CATEGORIES:
         raise InputError(f"{where}: category {category!r} is not one of {', '.join(CATEGORIES)}")

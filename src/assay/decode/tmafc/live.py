@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from assay.decode.tmafc.prompts import (
 )
 from assay.decode.tmafc.vote import (
     FINAL_ANSWER,
-    MIN_SAMPLES,
     N_MAX,
     TAU,
     ComponentVote,
@@ -37,6 +35,8 @@ from assay.decode.tmafc.vote import (
 )
 
 if TYPE_CHECKING:
+    import os
+
     import pandas as pd
 
     from assay.decode.tmafc.samplers import Sampler
@@ -287,7 +287,9 @@ class TMAFC:
     def _ask(self, prompt: str, n: int, meter: _Meter) -> Sequence[str]:
         replies = self.sampler(prompt, n)
         if len(replies) != n:
-            raise InputError(f"the sampler returned {len(replies)} samples where {n} were asked for; it must return all")
+            raise InputError(
+                f"the sampler returned {len(replies)} samples where {n} were asked for; it must return all"
+            )
         meter.add(replies)
         return replies
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from scipy.special import betaln, digamma
 
 from assay._core.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
 
 CATEGORIES = ("Easy", "Middle", "Hard")
 BOUNDS = (0.01, 1.0)
@@ -87,12 +89,15 @@ def _pairs(votes: ArrayLike, agreeing: ArrayLike) -> tuple[NDArray[np.float64], 
     """Distinct (T, G) and how often each occurs: ten thousand records have some hundred distinct pairs."""
     total, lead = np.asarray(votes, dtype=np.float64), np.asarray(agreeing, dtype=np.float64)
     if total.shape != lead.shape or total.ndim != 1 or len(total) == 0:
-        raise InputError(f"votes and agreeing have the shapes {total.shape} and {lead.shape}; expected equal lengths from 1")
+        raise InputError(
+            f"votes and agreeing have the shapes {total.shape} and {lead.shape}; expected equal lengths from 1"
+        )
     wrong = ~((lead >= 1) & (lead <= total) & (lead % 1 == 0) & (total % 1 == 0))
     if wrong.any():
         first = int(wrong.argmax())
         raise InputError(
-            f"record {first + 1}: G is {lead[first]:g} and T is {total[first]:g}; expected whole numbers with 1 <= G <= T"
+            f"record {first + 1}: G is {lead[first]:g} and T is {total[first]:g}; "
+            "expected whole numbers with 1 <= G <= T"
         )
     # One key per pair: unique over a vector sorts numbers, unique over rows sorts bytes.
     stride = total.max() + 1

@@ -42,7 +42,9 @@ def components_of(schema: Any) -> Components:
     if isinstance(schema, Mapping):
         properties = schema.get("properties", schema)
         if not isinstance(properties, Mapping):
-            raise InputError(f"the schema's 'properties' is {properties!r}; expected an object with a key per component")
+            raise InputError(
+                f"the schema's 'properties' is {properties!r}; expected an object with a key per component"
+            )
         check_components(list(properties))
         return {str(name): _hint(about) for name, about in properties.items()}
     if isinstance(schema, Sequence) and not isinstance(schema, str) and all(isinstance(name, str) for name in schema):
@@ -81,8 +83,8 @@ def answer_prompt(question: str, pending: Components, resolved: Mapping[str, Any
 def anchors_prompt(question: str) -> str:
     """Ask for sub-questions that every right derivation answers in the same way."""
     return (
-        f"{question}\n\nDo not answer the question. Name 2 to {MAX_ANCHORS} short sub-questions whose answers any right "
-        "solution must agree on. Each has one short answer that can be checked, and none needs another's answer.\n"
+        f"{question}\n\nDo not answer the question. Name 2 to {MAX_ANCHORS} short sub-questions whose answers any "
+        "right solution must agree on. Each has one short answer that can be checked; none needs another's answer.\n"
         'Answer with one JSON object and nothing else: {"anchors": ["…", "…"]}'
     )
 
@@ -91,7 +93,9 @@ def anchors_in(reply: str) -> Components:
     """Components of a task with anchors: those that `reply` names, at most five, and the final answer."""
     parsed = parse_object(reply) or {}
     given = parsed.get("anchors")
-    texts = [item.strip() for item in given if isinstance(item, str) and item.strip()] if isinstance(given, list) else []
+    texts = (
+        [item.strip() for item in given if isinstance(item, str) and item.strip()] if isinstance(given, list) else []
+    )
     return anchored(list(dict.fromkeys(texts))[:MAX_ANCHORS])
 
 
@@ -117,11 +121,11 @@ def difficulty_in(reply: str) -> str:
 
 
 def parse_object(reply: str) -> dict[str, Any] | None:
-    """The JSON object in a reply: the whole of it, else the first ``{…}`` that is one; None if there is none.
+    r"""The JSON object in a reply: the whole of it, else the first ``{…}`` that is one; None if there is none.
 
     Examples
     --------
-    >>> parse_object('Sure! ```json\\n{"age": 34}\\n```')
+    >>> parse_object('Sure! ```json\n{"age": 34}\n```')
     {'age': 34}
     >>> parse_object("I do not know") is None
     True

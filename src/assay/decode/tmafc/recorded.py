@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from assay.decode.tmafc.prompts import Components, answer_prompt, components_of,
 from assay.decode.tmafc.vote import FINAL_ANSWER, Sample
 
 if TYPE_CHECKING:
+    import os
+
     import pandas as pd
 
     from assay.decode.tmafc.samplers import Sampler
@@ -94,7 +95,9 @@ def record_samples(
     for task in tasks:
         replies = sampler(answer_prompt(task.question, task.components, {}), n)
         if len(replies) != n:
-            raise InputError(f"the sampler returned {len(replies)} samples where {n} were asked for; it must return all")
+            raise InputError(
+                f"the sampler returned {len(replies)} samples where {n} were asked for; it must return all"
+            )
         tokens = [getattr(reply, "tokens", None) for reply in replies]
         record = Recorded(
             question=task.question,
@@ -143,8 +146,8 @@ def read_samples(
     path : path
         A row is ``{"question": "…", "samples": [{…}, null, …], "gold": {…}}``; ``gold``, ``tokens`` (a number for
         each sample), ``components`` (names) and ``category`` may be absent. A sample is a mapping from component to
-        value, null or a text without a JSON object for a reply that could not be parsed; a bare value stands for the one
-        component ``final_answer``. JSON Lines, JSON, Parquet; or CSV and TSV with JSON text in the cells.
+        value, null or a text without a JSON object for a reply that could not be parsed; a bare value stands for the
+        one component ``final_answer``. JSON Lines, JSON, Parquet; or CSV and TSV with JSON text in the cells.
     components : sequence of str, optional
         The components of every answer. Without them: the row's own, else the keys of its gold answer, else all keys
         that its samples have.
@@ -157,7 +160,10 @@ def read_samples(
         The file or a row of it cannot be used; the message names file, row and column.
     """
     names = {"question": question, "samples": samples, "gold": gold}
-    return [_recorded(row, where, names, components) for where, row in _rows(path, {"question": question, "samples": samples})]
+    return [
+        _recorded(row, where, names, components)
+        for where, row in _rows(path, {"question": question, "samples": samples})
+    ]
 
 
 def write_samples(records: Sequence[Recorded], path: str | os.PathLike[str]) -> None:
@@ -186,9 +192,10 @@ def _rows(path: str | os.PathLike[str], names: Mapping[str, str]) -> list[tuple[
         if name not in frame.columns:
             has = ", ".join(repr(str(column)) for column in frame.columns)
             raise InputError(f"{path}: no column {name!r}; it has {has}")
-    if frame.empty:
+    rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]
+    if not rows:
         raise InputError(f"{path} has no rows; expected at least one question")
-    return [(f"{Path(path)}, row {number}", row) for number, row in enumerate(frame.to_dict("records"), start=1)]
+    return [(f"{Path(path)}, row {number}", row) for number, row in enumerate(rows, start=1)]
 
 
 def _parsed(value: Any, where: str) -> Any:
@@ -220,7 +227,9 @@ def _recorded(
         raise InputError(f"{where}, column {names['samples']!r}: {drawn!r} is not a list of samples")
     samples = tuple(_sample(item) for item in drawn)
     gold = _gold(row.get(names["gold"]), where)
-    keys = components or _parsed(row.get("components"), f"{where}, column 'components'") or (list(gold) if gold else None)
+    keys = (
+        components or _parsed(row.get("components"), f"{where}, column 'components'") or (list(gold) if gold else None)
+    )
     if keys is None:
         keys = list(dict.fromkeys(key for sample in samples if sample for key in sample))
     if not keys:

@@ -9,7 +9,6 @@ import os
 import threading
 import warnings
 from collections import defaultdict, deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from assay._core.errors import InputError
@@ -18,6 +17,8 @@ from assay._core.seeds import child_seed
 from assay.decode.tmafc.history import JsonLines
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -68,6 +69,7 @@ class Reply(str):
     prompt_tokens: int | None
 
     def __new__(cls, text: str, tokens: int | None = None, prompt_tokens: int | None = None) -> Self:
+        """A str is made here, not in ``__init__``."""
         self = super().__new__(cls, text)
         self.tokens, self.prompt_tokens = tokens, prompt_tokens
         return self
@@ -114,7 +116,12 @@ class TransformersSampler:
     ) -> None:
         _warn_if_greedy(temperature)
         self.model, self.tokenizer = model, tokenizer
-        self.temperature, self.max_new_tokens, self.batch_size, self.seed = temperature, max_new_tokens, batch_size, seed
+        self.temperature, self.max_new_tokens, self.batch_size, self.seed = (
+            temperature,
+            max_new_tokens,
+            batch_size,
+            seed,
+        )
         self._n_asked: dict[str, int] = defaultdict(int)
 
     @property
@@ -132,7 +139,9 @@ class TransformersSampler:
     def _batch(self, prompt: str, n: int) -> list[Reply]:
         import torch
 
-        given = self.tokenizer(self._text(prompt), return_tensors="pt", add_special_tokens=not self.tokenizer.chat_template)
+        given = self.tokenizer(
+            self._text(prompt), return_tensors="pt", add_special_tokens=not self.tokenizer.chat_template
+        )
         given = given.to(self.model.device)
         n_prompt = given["input_ids"].shape[1]
         ends = self._end_tokens()
@@ -208,7 +217,9 @@ class OpenAISampler:
         self.temperature, self.max_tokens = temperature, max_tokens
         key = os.environ.get("OPENAI_API_KEY")
         if not key and base_url is None:
-            raise InputError("the environment variable OPENAI_API_KEY is not set; set it, or give the URL of a local server")
+            raise InputError(
+                "the environment variable OPENAI_API_KEY is not set; set it, or give the URL of a local server"
+            )
         self._client = self._openai.OpenAI(
             api_key=key or "not-needed", base_url=base_url, timeout=timeout, max_retries=max_retries
         )
@@ -313,7 +324,9 @@ class LoggedSampler:
             lines = self._file.read()
         for number, item in lines:
             if not isinstance(item.get("prompt"), str) or not isinstance(item.get("reply"), str):
-                raise InputError(f"{path}, line {number}: expected the texts 'prompt' and 'reply'; is this a log of replies?")
+                raise InputError(
+                    f"{path}, line {number}: expected the texts 'prompt' and 'reply'; is this a log of replies?"
+                )
             if item.get("sampler") == self.name:
                 reply = Reply(item["reply"], item.get("tokens"), item.get("prompt_tokens"))
                 self._kept[item["prompt"]].append(reply)
@@ -332,7 +345,9 @@ class LoggedSampler:
                 raise
             self._keep(prompt, made)
             if len(made) != asked:
-                raise InputError(f"the sampler returned {len(made)} samples where {asked} were asked for; it must return all")
+                raise InputError(
+                    f"the sampler returned {len(made)} samples where {asked} were asked for; it must return all"
+                )
             replies += made
         return replies
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc
 
 from assay._core.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
 
 Sample = Mapping[str, Any]
 SampleFunction = Callable[[tuple[str, ...], dict[str, Any], int], Sequence[Sample | None]]
@@ -29,14 +31,14 @@ FINAL_ANSWER = "final_answer"
 
 
 def normalised(value: Any) -> str | None:
-    """The text under which `value` is counted: two values are the same vote when this is the same.
+    r"""The text under which `value` is counted: two values are the same vote when this is the same.
 
     Texts are stripped and their newlines become spaces; everything else becomes JSON with sorted keys, so that
     ``12`` and ``"12"`` are one vote. None stays None: a missing value is no vote.
 
     Examples
     --------
-    >>> normalised(" 12\\n"), normalised(12), normalised(12.0)
+    >>> normalised(" 12\n"), normalised(12), normalised(12.0)
     ('12', '12', '12')
     >>> normalised({"b": 1, "a": 2})
     '{"a": 2, "b": 1}'
@@ -45,7 +47,10 @@ def normalised(value: Any) -> str | None:
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    except RecursionError:
+        return None  # a thousand brackets in each other are no answer
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\n", " ").strip()
 
 
@@ -85,7 +90,8 @@ def beta_confidence(c1: ArrayLike, c2: ArrayLike, alpha0: float = 1.0, beta0: fl
 
 
 @lru_cache(maxsize=1 << 16)
-def _confidence(c1: int, c2: int, alpha0: float, beta0: float) -> float:
+def leader_confidence(c1: int, c2: int, alpha0: float = 1.0, beta0: float = 1.0) -> float:
+    """:func:`beta_confidence` of one component, remembered: a replay asks for the same few counts again and again."""
     return float(betaincc(alpha0 + c1, beta0 + c2, 0.5)) if c1 else 0.0
 
 
@@ -262,7 +268,8 @@ def fractal_consistency(
     --------
     Two fields of an invoice; every reply is right, so four rounds are enough under the uniform prior.
 
-    >>> vote = fractal_consistency(["total", "currency"], lambda pending, resolved, n: [{"total": 12, "currency": "EUR"}] * n)
+    >>> reply = {"total": 12, "currency": "EUR"}
+    >>> vote = fractal_consistency(["total", "currency"], lambda pending, resolved, n: [reply] * n)
     >>> vote.answer, vote.n_samples, vote.converged
     ({'total': 12, 'currency': 'EUR'}, 4, True)
     """
@@ -308,7 +315,7 @@ def _count(sample: Sample, asked: list[_Tally], prior: tuple[float, float], tau:
             continue
         tally.add(sample.get(tally.id))
         (_, c1), (_, c2) = tally.top_two()
-        tally.confidence = _confidence(c1, c2, *prior)
+        tally.confidence = leader_confidence(c1, c2, *prior)
         tally.converged = tally.confidence > tau and tally.counts.total() >= min_samples
 
 
@@ -343,10 +350,15 @@ def agreeing_answer(vote: FractalVote, answer: str = FINAL_ANSWER) -> Any:
     settled = {v.id: normalised(v.value) for v in vote.components if v.converged and v.id != answer}
     parsed = [sample for sample in vote.samples if sample is not None and sample.get(answer) is not None]
     agreeing = [s for s in parsed if all(normalised(s.get(key)) in (None, value) for key, value in settled.items())]
-    final = _Tally(answer)
-    for sample in agreeing or parsed:
-        final.add(sample[answer])
-    return final.value()
+    return majority([sample[answer] for sample in agreeing or parsed])
+
+
+def majority(values: Iterable[Any]) -> Any:
+    """The most frequent value, as it first appeared; of equally frequent ones the first. None without a value."""
+    tally = _Tally("")
+    for value in values:
+        tally.add(value)
+    return tally.value()
 
 
 def check_components(components: Sequence[str]) -> None:

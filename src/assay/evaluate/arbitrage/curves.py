@@ -338,5 +338,6 @@ def margin(market_price: Array, cost: Array) -> Array:
     """
     reachable = np.isfinite(market_price)
     with np.errstate(invalid="ignore"):
-        found = np.maximum(0.0, market_price - cost) / market_price
+        found = (market_price - cost) / market_price
+    found = np.where(found > 1e-12, found, 0.0)  # what a cascade of one provider saves by rounding is nothing
     return np.where(reachable, found, np.where(np.isfinite(cost), 1.0, np.nan))

@@ -228,8 +228,8 @@ def fit_budget_curve(
     """How much must be spent on finding thresholds? Fitted on few attempts, evaluated on a whole population.
 
     Tasks are drawn with how much each provider spends until it solves them (given up at half of the largest budget),
-    until the draws of the second provider have cost the fit budget. The thresholds that are best on these draws are then
-    used on `evaluate_on`.
+    until the draws of the second provider have cost the fit budget. The thresholds that are best on these draws are
+    then used on `evaluate_on`.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ def _drawn(market: Market, paid: str, fit_budget: float, rng: np.random.Generato
 
 
 def _until_solved(curves: Array, budgets: Array, rng: np.random.Generator) -> Array:
-    """A draw for each curve (n, n_budgets): the budget at which it passes a uniform number, log-linear between points."""
+    """A draw for each curve (n, n_budgets): the budget at which it passes a uniform number, log-linear in between."""
     level = rng.random(len(curves))
     right = (curves < level[:, None]).sum(axis=1)
     solved = right < curves.shape[1]

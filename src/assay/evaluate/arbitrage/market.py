@@ -170,9 +170,11 @@ class Market:
         n, right = n[:, common], right[:, common].astype(np.int64)
         mean_cost = total[:, common] / n
         _check_units(tuple(providers), mean_cost, where)
-        for name in np.asarray(providers)[(n < 2).mean(axis=1) > 0.5]:
+        once = [str(name) for name in np.asarray(providers, dtype=object)[(n < 2).mean(axis=1) > 0.5]]
+        if once:
             warnings.warn(
-                f"{name}: one attempt on most tasks, so its pass curve is a single step and says nothing about retries",
+                f"one attempt on most tasks by {', '.join(once)}: a pass curve of one attempt is a single step and "
+                "says nothing about retries, so single providers look worse than they are and the margin too good",
                 stacklevel=2,
             )
         grid = _grid(n, mean_cost, table["cost"].min(), max_budget, budgets)

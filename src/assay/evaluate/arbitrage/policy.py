@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,10 @@ class CascadePolicy:
     Parameters
     ----------
     order : list of str, optional
-        Two to four providers. None: the ordered pair with the largest mean margin.
+        Two to four providers. None: the best of many orders, by `stages`.
+    stages : int
+        Without an order: 2 tries every ordered pair; 3 or 4 every choice of so many providers (or all, where there are
+        fewer), from cheap to dear attempts. Stages that do not pay get a threshold of zero.
     solve_rates : (float or None, float or None)
         From which to which solve rate the margin is averaged. By default from nine tenths of the best single
         provider's to that.
@@ -88,6 +91,7 @@ class CascadePolicy:
         self,
         order: Sequence[str] | None = None,
         *,
+        stages: int = 2,
         solve_rates: tuple[float | None, float | None] = (None, None),
         at: float | None = None,
         thresholds: Sequence[float] | None = None,
@@ -95,6 +99,7 @@ class CascadePolicy:
         n_rates: int = 1000,
     ) -> None:
         self.order = order
+        self.stages = stages
         self.solve_rates = solve_rates
         self.at = at
         self.thresholds = thresholds
@@ -103,7 +108,7 @@ class CascadePolicy:
 
     def __repr__(self) -> str:
         if not hasattr(self, "thresholds_"):
-            return f"CascadePolicy({'any pair' if self.order is None else ' → '.join(self.order)}, not fitted)"
+            return f"CascadePolicy({'any order' if self.order is None else ' → '.join(self.order)}, not fitted)"
         stages = (f"{name} {tau:.4g}" for name, tau in zip(self.order_, self.thresholds_, strict=True))
         return f"CascadePolicy({' → '.join(stages)} {self.unit_})"
 
@@ -145,7 +150,12 @@ class CascadePolicy:
         if self.order is None:
             if self.thresholds is not None:
                 raise InputError("thresholds belong to an order of providers; give order= as well")
-            return list(permutations(market.providers, 2))
+            if not 2 <= self.stages <= MAX_STAGES:
+                raise InputError(f"stages {self.stages!r} is not 2 to {MAX_STAGES}")
+            if self.stages == 2:
+                return list(permutations(market.providers, 2))
+            cheap_first = [market.providers[m] for m in np.argsort(market.attempt_cost.mean(axis=1), kind="stable")]
+            return list(combinations(cheap_first, min(self.stages, len(cheap_first))))
         order = tuple(self.order)
         if len(set(order)) != len(order) or not 2 <= len(order) <= MAX_STAGES:
             raise InputError(f"order {', '.join(order)!r} is not two to {MAX_STAGES} different providers")
@@ -216,7 +226,8 @@ class CascadePolicy:
     def expected_spend(self, budgets: ArrayLike, market: Market) -> Array:
         """E^τ(b): expected spend per problem when at most b may be spent on each."""
         _, spend = self.curves(market)
-        return np.interp(np.asarray(budgets, dtype=float), np.append(0.0, market.budgets), np.append(0.0, spend))
+        at = np.asarray(budgets, dtype=float)
+        return np.asarray(np.interp(at, np.append(0.0, market.budgets), np.append(0.0, spend)))
 
     def margin(self, solve_rates: ArrayLike, market: Market) -> Array:
         """What a reseller keeps of the market price at each solve rate.

@@ -170,8 +170,8 @@ class ArbitrageReport:
         if top > SATURATED:
             first = float(self.table.loc[self.table["saturated"] > SATURATED, "solve_rate"].min())
             found.append(
-                f"Note: from a solve rate of {first:.3f} on, up to {top:.0%} of the tasks rest on a few successes whose "
-                "record the budget uses up; record more attempts there."
+                f"Note: from a solve rate of {first:.3f} on, up to {top:.0%} of the tasks rest on a few successes "
+                "whose record the budget uses up; record more attempts there."
             )
         if self.held_out.mean_margin.low <= 0:
             found.append(
@@ -181,8 +181,9 @@ class ArbitrageReport:
 
     def _shown(self) -> pd.DataFrame:
         """Six rows from the lowest solve rate to the best single provider's."""
-        priced = self.table[np.isfinite(self.table["market_price"])]
-        return priced.iloc[np.unique(np.linspace(0, len(priced) - 1, 6).round().astype(int))]
+        last = int(np.isfinite(self.table["market_price"]).sum()) - 1
+        shown: pd.DataFrame = self.table.iloc[np.unique(np.linspace(0, last, 6).round().astype(int)).tolist()]
+        return shown
 
     def plot(self, kind: Literal["cost", "margin"] = "cost", ax: Axes | None = None) -> Axes:
         """Draw cost against solve rate, or margin against solve rate.
@@ -201,6 +202,7 @@ def arbitrage(
     market: Market,
     order: Sequence[str] | None = None,
     *,
+    stages: int = 2,
     solve_rates: tuple[float | None, float | None] = (None, None),
     at: float | None = None,
     n_boot: int = 500,
@@ -213,8 +215,8 @@ def arbitrage(
     ----------
     market : Market
     order : list of str, optional
-        Two to four providers; None tries every ordered pair, also inside every fold.
-    solve_rates, at
+        Two to four providers; None tries many orders, also inside every fold.
+    stages, solve_rates, at
         As in :class:`CascadePolicy`.
     n_boot : int
         Bootstrap resamples of the tasks.
@@ -247,7 +249,7 @@ def arbitrage(
         raise InputError(
             f"{market.n_problems} tasks are too few for {n_folds} folds of at least two; record more tasks"
         )
-    policy = CascadePolicy(order, solve_rates=solve_rates, at=at).fit(market)
+    policy = CascadePolicy(order, stages=stages, solve_rates=solve_rates, at=at).fit(market)
     resampled = _resamples(market.n_problems, n_boot, random_state)
     weights = np.concatenate([market.uniform, resampled])
     folds = np.random.default_rng(child_seed(random_state, "folds")).permutation(market.n_problems) % n_folds
@@ -297,7 +299,7 @@ def _cross_fitted(market: Market, policy: CascadePolicy, weights: Array, folds: 
         scale = rest.frontier / market.frontier
         lowest, highest = (None if rate is None else rate * scale for rate in policy.solve_rates)
         at = None if policy.at is None else policy.at * scale
-        other = CascadePolicy(policy.order, solve_rates=(lowest, highest), at=at).fit(rest)
+        other = CascadePolicy(policy.order, stages=policy.stages, solve_rates=(lowest, highest), at=at).fit(rest)
         inside = np.where(folds == fold, weights, 0.0)
         found = cascade(*market.stages(other.order_), market.budgets, other.thresholds_, inside)
         accepted += found[0]
@@ -345,7 +347,7 @@ def _table(
 
     step = (market.frontier - lowest) / (N_ROWS - 1)
     beyond = max(float(alone.solved[0, -1]), float(apart.solved[0, -1])) - market.frontier
-    rates = lowest + step * np.arange(N_ROWS + max(0, int(np.floor(beyond / step))))
+    rates: Array = lowest + step * np.arange(float(N_ROWS + max(0, int(np.floor(beyond / step)))))
     rates[N_ROWS - 1] = market.frontier  # and not a rounding error above it
     # An interval compares the same place below the best single provider, which moves with the difficulty of the tasks.
     same = rates * (frontiers(market, weights) / market.frontier)[:, None]

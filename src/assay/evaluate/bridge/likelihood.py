@@ -39,11 +39,11 @@ class Responses:
 
     def by_subject(self, values: Array) -> Array:
         """Sums over the records of each subject."""
-        return np.bincount(self.subject, values, self.n_subjects)
+        return np.asarray(np.bincount(self.subject, values, self.n_subjects), np.float64)
 
     def by_item(self, values: Array) -> Array:
         """Sums over the records of each item."""
-        return np.bincount(self.item, values, self.n_items)
+        return np.asarray(np.bincount(self.item, values, self.n_items), np.float64)
 
     def matrix(self, values: Array) -> sparse.csr_matrix:
         """The records as a sparse (n_subjects, n_items) matrix."""
@@ -81,8 +81,9 @@ class Parameters(NamedTuple):
     log_discrimination: Array
 
     def logits(self, subject: NDArray[np.integer], item: NDArray[np.integer]) -> Array:
-        """z for each (subject, item): log odds that the subject solves the item."""
-        return np.exp(self.log_discrimination)[item] * (self.ability[subject] - self.difficulty[item])
+        """Log odds z for each (subject, item) that the subject solves the item."""
+        a: Array = np.exp(self.log_discrimination)
+        return a[item] * (self.ability[subject] - self.difficulty[item])
 
     def moved(self, step: Array, length: float = 1.0) -> Parameters:
         """The point a `length` of `step` (all three parts in a row) away."""
@@ -106,7 +107,7 @@ class Prior(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What value and derivatives share, record by record: z, the probability, and residual and weight of the records."""
+    """What value and derivatives share, record by record: z, residual and weight; and the sum of the NLL."""
 
     logits: Array
     residual: Array
@@ -219,7 +220,7 @@ class Curvature:
 def curvature(
     parameters: Parameters, responses: Responses, prior: Prior, at: Terms | None = None, *, expected: bool = False
 ) -> Curvature:
-    """Hessian of :func:`objective`; `expected` leaves out the residuals (Fisher information: always positive definite)."""
+    """Hessian of :func:`objective`; `expected` leaves out the residuals (Fisher information: positive definite)."""
     at = at or terms(parameters, responses)
     a = np.exp(parameters.log_discrimination)[responses.item]
     residual = 0.0 if expected else at.residual

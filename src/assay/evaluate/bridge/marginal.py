@@ -1,9 +1,11 @@
 """Marginal maximum likelihood for small item sets: abilities N(0, 1), integrated out on Gauss–Hermite nodes.
 
-The classical fit of item response theory (Bock & Aitkin 1981), for a few items and many subjects. No priors on the items.
+The classical fit of item response theory (Bock & Aitkin 1981), for a few items and many subjects; no priors on items.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from scipy import optimize
@@ -61,10 +63,10 @@ def fit_mml(responses: Responses, *, n_nodes: int = N_NODES, max_iter: int = 500
         a = np.exp(point[:n_items])
         return -float(marginal.sum()), np.concatenate([(residual * z).sum(axis=1), -a * residual.sum(axis=1)])
 
-    method = "BFGS" if n_items <= 200 else "L-BFGS-B"
-    options = {"maxiter": max_iter, "gtol": 1e-6 * np.sqrt(responses.n_subjects)}
     first = np.concatenate([np.zeros(n_items), start(responses).difficulty])
-    found = optimize.minimize(loss, first, jac=True, method=method, options=options)
+    options = {"maxiter": max_iter, "gtol": 1e-6 * np.sqrt(responses.n_subjects)}
+    minimise: Any = optimize.minimize
+    found = minimise(loss, first, jac=True, method="BFGS" if n_items <= 200 else "L-BFGS-B", options=options)
     marginal, weight, z = posterior(found.x)
     ability = weight @ nodes
     spread = np.sqrt(np.maximum(weight @ nodes**2 - ability**2, 0.0))

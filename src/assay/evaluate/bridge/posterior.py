@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, sparse
 
 from assay.evaluate.bridge.likelihood import (
     Array,
@@ -161,8 +161,8 @@ def standard_errors(parameters: Parameters, responses: Responses, prior: Prior) 
     if responses.n_subjects > MAX_DENSE_SUBJECTS:
         return np.sqrt(1.0 / info.subject), np.sqrt(bb)
     m, n = info.with_difficulty, info.with_discrimination
-    to_difficulty = m.multiply(bb).tocsr() + n.multiply(ba).tocsr()
-    to_discrimination = m.multiply(ba).tocsr() + n.multiply(aa).tocsr()
+    to_difficulty = sparse.csr_matrix(m.multiply(bb) + n.multiply(ba))
+    to_discrimination = sparse.csr_matrix(m.multiply(ba) + n.multiply(aa))
     # Schur complement: the information on abilities once the items have been profiled out.
     schur = np.diag(info.subject) - (to_difficulty @ m.T + to_discrimination @ n.T).toarray()
     inverse = linalg.inv(schur, overwrite_a=True, check_finite=False)

@@ -59,9 +59,7 @@ def fit_svi(
         return _fit(torch, responses, epochs, learning_rate, decay, torch.device(device))
 
 
-def _fit(
-    torch: Any, responses: Responses, epochs: int, learning_rate: float, decay: float, device: Any
-) -> Fit:
+def _fit(torch: Any, responses: Responses, epochs: int, learning_rate: float, decay: float, device: Any) -> Fit:
     guide = _Guide(torch, responses.n_subjects, responses.n_items, device)
     subject, item = (torch.as_tensor(index, device=device).long() for index in (responses.subject, responses.item))
     solved, attempts = (
@@ -88,7 +86,12 @@ def _fit(
     spread = {part: kept[f"{part} log_scale"].exp().double().cpu().numpy() for part in PARTS}
     point = Parameters(ability, difficulty, log_a)
     return Fit(
-        point, spread["ability"], spread["difficulty"], log_likelihood(point, responses), epochs, bool(np.isfinite(best))
+        point,
+        spread["ability"],
+        spread["difficulty"],
+        log_likelihood(point, responses),
+        epochs,
+        bool(np.isfinite(best)),
     )
 
 

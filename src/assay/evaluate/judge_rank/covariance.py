@@ -67,7 +67,8 @@ class Covariance:
         That two scores are equal is true or false on any scale, but the normalisation (geometric mean of gamma one)
         puts the uncertainty of every log gamma, also of a judge of whom little is known, into the scale of all
         scores, and with it into every difference that is not zero. So the test uses the scores on the scale
-        s exp(w' theta) on which they are determined best, w = F_ts F_ss⁻¹ s / s's from the information F.
+        s exp(w' theta): every judge sets the scale in proportion to the information in the own votes, and one of whom
+        the votes say nothing not at all.
         """
         n = len(scores)
         stretch = np.hstack([np.eye(n), np.outer(scores, self.scale)])
@@ -120,22 +121,25 @@ def covariance(
     if sandwich:
         matrix = matrix @ (chain[:, None] * _filling(found, cells, clusters) * chain) @ matrix
     blind_to = (null_of_votes[n:] ** 2).sum(axis=1)
+    undetermined = (blind_to > UNDETERMINED**2) & (blind_to > blind_to.max() / 2.0)
+    used = ~(found.fixed | undetermined)
     return Covariance(
-        matrix,
-        null,
-        scale=_scale(found.scores, curvature) * ~found.fixed,
-        undetermined=(blind_to > UNDETERMINED**2) & (blind_to > blind_to.max() / 2.0),
+        matrix=matrix,
+        null=null,
+        scale=_scale(theta, np.diag(of_votes)[n:], used, signed=found.signed),
+        undetermined=undetermined,
     )
 
 
-def _scale(scores: Array, curvature: Array) -> Array:
-    """W = F_ts F_ss⁻¹ s / s's; the scores themselves sum to zero, so any value along their common shift will do."""
-    n = len(scores)
-    size = float(scores @ scores)
-    if len(curvature) == n + 1 or size == 0:  # one judge: nothing to normalise
-        return np.zeros(len(curvature) - n)
-    block = curvature[:n, :n] + np.trace(curvature[:n, :n]) / n**2
-    return np.asarray(curvature[n:, :n] @ np.linalg.lstsq(block, scores)[0] / size, dtype=np.float64)
+def _scale(theta: Array, about_theta: Array, used: NDArray[np.bool_], *, signed: bool) -> Array:
+    """Weights w of the judges in the scale of the scores; `about_theta` is the information of each theta by itself.
+
+    Stretching the scores by 1 + ε moves theta by −ε × `along`, and w' `along` = 1 makes s (1 + w' theta) ignore it.
+    """
+    along = theta if signed else np.ones_like(theta)
+    weight = about_theta * along * used
+    total = float(weight @ along)
+    return weight / total if total > 0 else np.zeros_like(theta)
 
 
 def _inverse(curvature: Array, still: Array) -> tuple[Array, Array]:

@@ -261,12 +261,13 @@ def _numbers(column: pd.Series[Any], where: str) -> Array:
     wrong = ~fine & column.notna().to_numpy()
     if wrong.any():
         row = int(wrong.argmax())
+        value = column.iloc[row]
+        value = value.item() if isinstance(value, np.generic) else value
         expected = (
             "a number from 1 (a wins) to 2 (b wins)" if is_preference else "a share from 0 (b wins) to 1 (a wins)"
         )
         raise InputError(
-            f"{where}, row {row + 1}, column {column.name!r}: {column.iloc[row]!r} is not {expected}; "
-            "for labels give a winner_map"
+            f"{where}, row {row + 1}, column {column.name!r}: {value!r} is not {expected}; for labels give a winner_map"
         )
     if is_preference:
         return np.where(numbers == 0, 0.5, 2.0 - numbers)  # AlpacaEval writes a draw as 1.5, in old files as 0

@@ -8,10 +8,9 @@ by judges who compare them on 1 or on 60 digits at a time; the truth is their ac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import choix
 import numpy as np
@@ -29,9 +28,13 @@ from sklearn.tree import DecisionTreeClassifier
 
 from assay._core.seeds import child_seed
 from assay.bench import Arm, Case, Claim, Data, Metric, Trial
-from assay.bench.spec import Parameter, Scale
 from assay.evaluate import JudgeRanking
 from assay.evaluate.judge_rank import read_votes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from assay.bench.spec import Parameter, Scale
 
 Array = NDArray[np.float64]
 
@@ -318,7 +321,9 @@ TRIAL = Trial(
         Trial(
             slug="judge-rank",
             part="votes",
-            claim=Claim("foresees held-out votes better than rankings without a model of the judges", metric="log_loss"),
+            claim=Claim(
+                "foresees held-out votes better than rankings without a model of the judges", metric="log_loss"
+            ),
             load=load_votes,
             cases=folds,
             arms=(
