@@ -16,14 +16,17 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from threadpoolctl import threadpool_limits
 
 from assay.evaluate import JudgeRanking
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 N_MODELS, N_JUDGES, REPEATS = 100, 30, 5
 
@@ -71,28 +74,30 @@ def choix_dense(frame: pd.DataFrame) -> np.ndarray:
     return choix.ilsr_pairwise_dense(np.bincount(winner * n + loser, minlength=n * n).reshape(n, n).astype(float))
 
 
-def seconds(run: Callable[[pd.DataFrame], Any], frame: pd.DataFrame) -> tuple[float, np.ndarray]:
-    start = time.perf_counter()
+def timed(run: Callable[[pd.DataFrame], np.ndarray], frame: pd.DataFrame) -> tuple[float, float, np.ndarray]:
+    """Wall seconds, CPU seconds, scores."""
+    wall, cpu = time.perf_counter(), time.process_time()
     scores = run(frame)
-    return time.perf_counter() - start, scores
+    return time.perf_counter() - wall, time.process_time() - cpu, scores
 
 
 RUNS = {run.__name__: run for run in (assay_aware, assay_blind, choix_list, choix_dense)}
 
 
-def peak_mib(name: str, n_votes: int) -> tuple[float, float]:
-    """Peak resident memory of a fresh process before and after one fit."""
+def ratio(times: dict[str, list[float]], name: str) -> float:
+    """Median over repeats of the time beside that of our judge-blind fit in the same repeat."""
+    return statistics.median(t / own for t, own in zip(times[name], times["assay_blind"], strict=True))
+
+
+def peak_mib(name: str, n_votes: int) -> float:
+    """Peak resident memory of a fresh process that draws the votes and runs once."""
     command = [sys.executable, str(Path(__file__).resolve()), "--votes", str(n_votes), "--memory", name]
-    before, after = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    return float(before), float(after)
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def memory_of(name: str, n_votes: int) -> None:
-    RUNS[name](votes(max(n_votes // 100, 10_000)))  # so that imports and buffers of libraries are there already
-    frame = votes(n_votes)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    RUNS[name](frame)
-    print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    RUNS[name](votes(n_votes))
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def main() -> None:
@@ -106,31 +111,34 @@ def main() -> None:
     frame = votes(arguments.votes)
     n_cells = frame.groupby(["model_a", "model_b", "judge"]).ngroups
     print(
-        f"{len(frame):,} votes, {N_MODELS} models, {N_JUDGES} judges, {n_cells:,} ordered cells; {platform.processor()}"
+        f"{len(frame):,} votes, {N_MODELS} models, {N_JUDGES} judges, {n_cells:,} ordered cells, {platform.machine()}"
     )
     for run in RUNS.values():
         run(frame.head(100_000))  # warm: imports, allocator
-    times: dict[str, list[float]] = {name: [] for name in RUNS}
+    walls: dict[str, list[float]] = {name: [] for name in RUNS}
+    cpus: dict[str, list[float]] = {name: [] for name in RUNS}
     scores = {}
-    for _ in range(REPEATS):
-        for name, run in RUNS.items():
-            took, scores[name] = seconds(run, frame)
-            times[name].append(took)
+    # The systems are small; BLAS threads that wait for each other on a busy machine would be most of the time.
+    with threadpool_limits(1):
+        for _ in range(REPEATS):
+            for name, run in RUNS.items():
+                wall, cpu, scores[name] = timed(run, frame)
+                walls[name].append(wall)
+                cpus[name].append(cpu)
     for name in ("choix_list", "choix_dense"):
         gap = float(np.abs(scores[name] - scores["assay_blind"]).max())
-        print(f"largest difference from {name}: {gap:.1e}")
-    print(f"\n{'run':<12} {'median s':>9} {'min s':>7} {'÷ assay_blind':>14} {'peak MiB':>9} {'of it fit':>10}")
-    for name, taken in times.items():
-        ratio = statistics.median(t / o for t, o in zip(taken, times["assay_blind"], strict=True))
-        before, after = peak_mib(name, arguments.votes)
+        print(f"largest difference of scores from {name}: {gap:.1e}")
+    print(f"\nmedians of {REPEATS}; peak memory of a process that draws the votes and runs once")
+    print(f"{'run':<12} {'wall s':>7} {'cpu s':>7} {'wall ÷ blind':>13} {'cpu ÷ blind':>12} {'peak MiB':>9}")
+    for name in RUNS:
         print(
-            f"{name:<12} {statistics.median(taken):>9.3f} {min(taken):>7.3f} {ratio:>14.2f} {after:>9.0f} "
-            f"{after - before:>10.0f}"
+            f"{name:<12} {statistics.median(walls[name]):>7.3f} {statistics.median(cpus[name]):>7.3f} "
+            f"{ratio(walls, name):>13.2f} {ratio(cpus, name):>12.2f} {peak_mib(name, arguments.votes):>9.0f}"
         )
     columns = 3 * 8 * len(frame)
     print(
-        f"\nfloor judge-blind: reading three columns as 8-byte codes once is {columns / 2**20:.0f} MiB; after counting, "
-        f"an iteration reads {N_MODELS * (N_MODELS - 1) // 2:,} cells (judge-blind) or at most "
+        f"\nfloor judge-blind: reading three columns as 8-byte codes once is {columns / 2**20:.0f} MiB; after "
+        f"counting, an iteration reads {N_MODELS * (N_MODELS - 1) // 2:,} cells (judge-blind) or at most "
         f"{N_JUDGES * N_MODELS * (N_MODELS - 1) // 2:,} (judge-aware) and solves one system of "
         f"{N_MODELS} or {N_MODELS + N_JUDGES} unknowns"
     )

@@ -107,8 +107,37 @@ def write_run(
             {"arm": row.arm, "case": row.case, "error": row.error} for row in frame[frame["error"].notna()].itertuples()
         ],
         "also": list(also),
+        "skipped": [],
     }
     (folder / "result.json").write_text(json.dumps(result | changes, ensure_ascii=False), encoding="utf-8")
+    return folder
+
+
+def write_full_run(folder: Path) -> Path:
+    """A run with four arms, a margin, failures and a part on the log scale."""
+    write_run(
+        folder,
+        arms=(METHOD, RIVAL, "majority vote", "Elo"),
+        metrics=(TAU, COVERAGE),
+        margin=0.01,
+        failing={"Elo": (3, 7)},
+        also=("held-out votes",),
+        params={"n_judges": 20},
+    )
+    write_run(folder / "held-out votes", part="held-out votes", metrics=(PPL, TAU), margin=0.02, outcome="unclear")
+    return folder
+
+
+def changed(folder: Path, **values: Any) -> Path:
+    """Replace fields of result.json; a name with two underscores reaches into an object."""
+    result = json.loads((folder / "result.json").read_text())
+    for name, value in values.items():
+        *path, last = name.split("__")
+        inner = result
+        for key in path:
+            inner = inner[key]
+        inner[last] = value
+    (folder / "result.json").write_text(json.dumps(result))
     return folder
 
 

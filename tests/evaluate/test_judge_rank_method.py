@@ -16,6 +16,7 @@ from assay.evaluate.judge_rank.covariance import covariance
 from assay.evaluate.judge_rank.fit import Prior, fit
 from assay.evaluate.judge_rank.intervals import critical_value, rank_intervals, ranks, z_and_p
 from assay.evaluate.judge_rank.likelihood import (
+    cells_of_votes,
     count_votes,
     gradient,
     information,
@@ -56,19 +57,19 @@ def by_hand(a, b, k, y):
 @pytest.mark.parametrize("n_models", [5, 2000])  # a table of all possible keys, and sorting
 def test_votes_are_counted_as_a_loop_would(n_models):
     a, b, k, y = random_votes(500, seed=1, n_models=n_models)
-    cells, cell_of_vote = count_votes(a, b, k, y, n_models, 3)
+    cells = count_votes(a, b, k, y, n_models, 3)
     expected = by_hand(a, b, k, y)
     assert list(zip(cells.first, cells.second, cells.judge, strict=True)) == list(expected)
     assert cells.count.tolist() == [len(shares) for shares in expected.values()]
     assert cells.share == pytest.approx([np.mean(shares) for shares in expected.values()])
     assert cells.spread == pytest.approx([np.var(shares) * len(shares) for shares in expected.values()])
-    assert (cells.first[cell_of_vote] == np.minimum(a, b)).all()
+    assert (cells.first[cells_of_votes(cells, a, b, k)] == np.minimum(a, b)).all()
 
 
 def test_pooling_cells_counts_the_votes_as_if_one_judge_had_cast_them():
     a, b, k, y = random_votes(500, seed=2)
-    pooled = pool(count_votes(a, b, k, y, 5, 3)[0])
-    direct = count_votes(a, b, np.zeros_like(k), y, 5, 1)[0]
+    pooled = pool(count_votes(a, b, k, y, 5, 3))
+    direct = count_votes(a, b, np.zeros_like(k), y, 5, 1)
     for name in ("first", "second", "judge", "count", "share", "spread"):
         assert getattr(pooled, name) == pytest.approx(getattr(direct, name)), name
 
@@ -78,7 +79,7 @@ def test_pooling_cells_counts_the_votes_as_if_one_judge_had_cast_them():
 
 def test_the_log_likelihood_is_the_sum_over_votes():
     a, b, k, y = random_votes(200, seed=3)
-    cells, _ = count_votes(a, b, k, y, 5, 3)
+    cells = count_votes(a, b, k, y, 5, 3)
     p = 1 / (1 + np.exp(-GAMMA[k] * (SCORES[a] - SCORES[b])))
     expected = np.sum(y * np.log(p) + (1 - y) * np.log(1 - p))
     assert log_likelihood(SCORES, GAMMA, cells) == pytest.approx(expected, rel=1e-12)
@@ -86,8 +87,8 @@ def test_the_log_likelihood_is_the_sum_over_votes():
 
 def test_a_tie_is_half_a_win_for_each_model():
     a, b, k = np.array([0, 0]), np.array([1, 1]), np.array([0, 0])
-    tied, _ = count_votes(a, b, k, np.array([0.5, 0.5]), 2, 1)
-    split, _ = count_votes(a, b, k, np.array([1.0, 0.0]), 2, 1)
+    tied = count_votes(a, b, k, np.array([0.5, 0.5]), 2, 1)
+    split = count_votes(a, b, k, np.array([1.0, 0.0]), 2, 1)
     scores = np.array([0.7, -0.7])
     assert log_likelihood(scores, np.ones(1), tied) == log_likelihood(scores, np.ones(1), split)
 
@@ -146,7 +147,8 @@ def test_the_information_couples_scores_and_discriminations():
 
 def test_the_squared_residuals_of_a_cell_are_summed_over_its_votes():
     a, b, k, y = random_votes(300, seed=4)
-    cells, cell = count_votes(a, b, k, y, 5, 3)
+    cells = count_votes(a, b, k, y, 5, 3)
+    cell = cells_of_votes(cells, a, b, k)
     p = 1 / (1 + np.exp(-GAMMA[k] * (SCORES[a] - SCORES[b])))
     expected = np.bincount(cell, (y - p) ** 2)
     assert squared_residuals(SCORES, GAMMA, cells) == pytest.approx(expected)
@@ -258,8 +260,8 @@ def test_swapping_the_models_of_any_votes_changes_nothing(seed, data):
     a, b, k, y = random_votes(300, seed)
     swap = np.array(data.draw(st.lists(st.booleans(), min_size=300, max_size=300)))
     swapped = np.where(swap, b, a), np.where(swap, a, b), k, np.where(swap, 1 - y, y)
-    one, _ = count_votes(a, b, k, y, 5, 3)
-    other, _ = count_votes(*swapped, 5, 3)
+    one = count_votes(a, b, k, y, 5, 3)
+    other = count_votes(*swapped, 5, 3)
     for name in ("first", "second", "judge", "count", "share"):
         assert (getattr(one, name) == getattr(other, name)).all(), name
 
@@ -269,8 +271,8 @@ def test_swapping_the_models_of_any_votes_changes_nothing(seed, data):
 def test_renaming_models_and_judges_permutes_the_estimate(seed, order, judges):
     a, b, k, y = random_votes(300, seed)
     order, judges = np.array(order), np.array(judges)
-    one = fit(count_votes(a, b, k, y, 5, 3)[0], Prior(2.0))
-    other = fit(count_votes(order[a], order[b], judges[k], y, 5, 3)[0], Prior(2.0))
+    one = fit(count_votes(a, b, k, y, 5, 3), Prior(2.0))
+    other = fit(count_votes(order[a], order[b], judges[k], y, 5, 3), Prior(2.0))
     assert other.scores[order] == pytest.approx(one.scores, abs=1e-6)
     assert other.gamma[judges] == pytest.approx(one.gamma, abs=1e-6, rel=1e-6)
 
@@ -291,7 +293,7 @@ def test_scaling_all_counts_scales_every_variance(seed, factor):
 def test_two_models_and_one_judge_have_a_closed_form(wins, losses):
     n, share = wins + losses, wins / (wins + losses)
     zero = np.zeros(n, np.intp)
-    cells, _ = count_votes(zero, zero + 1, zero, np.repeat([1.0, 0.0], [wins, losses]), 2, 1)
+    cells = count_votes(zero, zero + 1, zero, np.repeat([1.0, 0.0], [wins, losses]), 2, 1)
     found = fit(cells)
     assert found.scores[0] - found.scores[1] == pytest.approx(np.log(wins / losses), abs=1e-8)
     error = covariance(found, cells).difference_errors()[0, 1]
@@ -302,7 +304,7 @@ def test_two_models_and_two_judges_have_a_closed_form():
     a, b = np.zeros(40, np.intp), np.ones(40, np.intp)
     judge = np.repeat([0, 1], 20)
     share = np.concatenate([np.repeat([1.0, 0.0], [18, 2]), np.repeat([1.0, 0.0], [12, 8])])
-    found = fit(count_votes(a, b, judge, share, 2, 2)[0])
+    found = fit(count_votes(a, b, judge, share, 2, 2))
     logits = np.log([9.0, 1.5])  # gamma_k (s_1 − s_2), one for each judge
     assert found.gamma == pytest.approx(logits / np.sqrt(logits.prod()), abs=1e-6)
     assert found.scores[0] - found.scores[1] == pytest.approx(np.sqrt(logits.prod()), abs=1e-6)
@@ -325,7 +327,7 @@ def test_many_models_and_judges_are_fitted_too():
     b += b >= a
     k = np.arange(len(a)) % 100
     p = 1 / (1 + np.exp(-gamma[k] * (scores[a] - scores[b])))
-    found = fit(count_votes(a, b, k, p, 250, 100)[0])  # more than 300 parameters
+    found = fit(count_votes(a, b, k, p, 250, 100))  # more than 300 parameters
     assert found.scores == pytest.approx(scores, abs=1e-6)
 
 
@@ -469,7 +471,8 @@ def test_a_model_seen_by_one_judge_who_saw_nothing_else_leaves_only_these_two_un
 
 def test_the_sandwich_without_clusters_is_the_sum_over_votes():
     a, b, k, y = random_votes(400, seed=7)
-    cells, cell = count_votes(a, b, k, y, 5, 3)
+    cells = count_votes(a, b, k, y, 5, 3)
+    cell = cells_of_votes(cells, a, b, k)
     found = fit(cells, Prior(2.0))
     oriented = np.where(a < b, y, 1 - y)
     each = covariance(found, cells, Prior(2.0), sandwich=True, clusters=(cell, oriented, np.arange(400)))
@@ -478,7 +481,8 @@ def test_the_sandwich_without_clusters_is_the_sum_over_votes():
 
 def test_the_clustered_filling_is_the_sum_of_outer_products_of_cluster_gradients():
     a, b, k, y = random_votes(400, seed=8)
-    cells, cell = count_votes(a, b, k, y, 5, 3)
+    cells = count_votes(a, b, k, y, 5, 3)
+    cell = cells_of_votes(cells, a, b, k)
     cluster = np.arange(400) % 50
     found = fit(cells, Prior(2.0))
     oriented = np.where(a < b, y, 1 - y)
@@ -487,7 +491,7 @@ def test_the_clustered_filling_is_the_sum_of_outer_products_of_cluster_gradients
     filling = np.zeros((8, 8))
     for number in range(50):
         part = cluster == number
-        one, _ = count_votes(a[part], b[part], k[part], y[part], 5, 3)
+        one = count_votes(a[part], b[part], k[part], y[part], 5, 3)
         slope = chain * gradient(found.scores, found.gamma, one)
         filling += np.outer(slope, slope)
     bread = covariance(found, cells, Prior(2.0)).matrix
@@ -498,7 +502,9 @@ def test_every_vote_repeated_in_its_cluster_leaves_the_clustered_errors_alone():
     a, b, k, y = random_votes(400, seed=9)
     errors = []
     for times in (1, 5):
-        cells, cell = count_votes(*(np.repeat(x, times) for x in (a, b, k, y)), 5, 3)
+        repeated = [np.repeat(x, times) for x in (a, b, k, y)]
+        cells = count_votes(*repeated, 5, 3)
+        cell = cells_of_votes(cells, *repeated[:3])
         oriented = np.repeat(np.where(a < b, y, 1 - y), times)
         clusters = (cell, oriented, np.repeat(np.arange(400), times))
         errors.append(covariance(fit(cells), cells, sandwich=True, clusters=clusters).standard_errors())

@@ -144,6 +144,16 @@ def test_an_encoder_is_no_causal_language_model(folder, tmp_path):
     assert message(tmp_path / "vit").startswith(f"{tmp_path / 'vit'} cannot be loaded as a causal language model: ")
 
 
+def test_a_model_that_lacks_weights_is_refused_rather_than_filled_with_random_ones(folder):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    expected = f"{folder} lacks weights that a causal language model has, such as lm_head.weight"
+    assert message(folder) == expected
+
+
 def test_weights_that_were_cut_off_are_refused(folder):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])

@@ -7,6 +7,7 @@ yield rows in the order in which they finish.
 from __future__ import annotations
 
 import os
+import socket
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
@@ -14,13 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from assay._core.errors import InputError
 from assay._core.extras import need
-from assay.bench.worker import Row, Task, died, environment, work
+from assay.bench.environment import cores
+from assay.bench.worker import Row, Task, died, end_with, environment, work
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
 #: How often Ray runs a task again that was lost with its node or process.
 RAY_RETRIES = 2
+
+KNOCK_SECONDS = 10
 
 
 def local(tasks: Iterable[Task], *, threads: int, jobs: int | None = None) -> Generator[Row]:
@@ -37,12 +41,10 @@ def local(tasks: Iterable[Task], *, threads: int, jobs: int | None = None) -> Ge
     jobs : int, optional
         Tasks at a time; by default the number of cores divided by `threads`.
     """
-    import loky
-
-    width = jobs or max(1, loky.cpu_count() // threads)
+    width = jobs or max(1, cores() // threads)
     queue = iter(tasks)
     while True:
-        pool = loky.ProcessPoolExecutor(width, env=environment(threads))
+        pool = _pool(width, threads)
         try:
             suspects = yield from _through(pool, queue, width)
         finally:
@@ -51,6 +53,12 @@ def local(tasks: Iterable[Task], *, threads: int, jobs: int | None = None) -> Ge
             return
         for suspect in suspects:
             yield _alone(suspect, threads)
+
+
+def _pool(width: int, threads: int) -> Any:
+    import loky
+
+    return loky.ProcessPoolExecutor(width, env=environment(threads), initializer=end_with, initargs=(os.getpid(),))
 
 
 def _through(pool: Any, queue: Iterator[Task], width: int) -> Generator[Row, None, list[Task]]:
@@ -75,9 +83,7 @@ def _through(pool: Any, queue: Iterator[Task], width: int) -> Generator[Row, Non
 
 
 def _alone(task: Task, threads: int) -> Row:
-    import loky
-
-    pool = loky.ProcessPoolExecutor(1, env=environment(threads))
+    pool = _pool(1, threads)
     try:
         row: Row = pool.submit(work, task).result()
     except BrokenProcessPool:
@@ -137,13 +143,22 @@ def on_ray(
 def _connect(ray: Any, address: str | None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start reports to nobody
     try:
+        if address is not None and ":" in address:
+            _knock(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         where = f"at {address}" if address else "here"
         raise InputError(
             f"no Ray cluster can be used {where} ({reason}); give the address that `ray start --head` printed"
         ) from None
+
+
+def _knock(address: str) -> None:
+    """Raise OSError or ValueError where nobody listens: Ray itself would try for five minutes before it says so."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS):
+        pass
 
 
 def _slots(ray: Any, threads: int) -> int:

@@ -93,7 +93,6 @@ def run_further(part: Trial, main: Plan, folder: Path, machine: Machine, watch: 
         plan = Plan.load(folder)
         plan.check(part, folder)
     else:
-        folder.mkdir(exist_ok=True)
         plan = replace(
             main,
             part=part.part,
@@ -104,7 +103,9 @@ def run_further(part: Trial, main: Plan, folder: Path, machine: Machine, watch: 
             metrics=[metric.name for metric in part.metrics],
             also=[],
         )
-    return run_part(part, plan, load(part, plan), folder, machine, watch)
+    loaded = load(part, plan)  # before the folder: a part whose data are missing leaves nothing behind
+    folder.mkdir(exist_ok=True)
+    return run_part(part, plan, loaded, folder, machine, watch)
 
 
 def run_part(trial: Trial, plan: Plan, loaded: Data, folder: Path, machine: Machine, watch: Watch) -> Result:
@@ -129,13 +130,14 @@ def run_part(trial: Trial, plan: Plan, loaded: Data, folder: Path, machine: Mach
         created=plan.created,
         environment=environment.describe(),
         command=plan.command,
-        data=DataUsed(loaded.name, None if source is None else os.fspath(source), sha256, loaded.n),
+        data=DataUsed(loaded.name, None if source is None else os.fspath(source), sha256, int(loaded.n)),
         claim=claim,
         verdict=judged,
         metrics=verdict.metrics_used(trial),
         arms=verdict.arm_summaries(trial, frame),
         failures=verdict.failures(frame),
-        also=tuple(plan.also),
+        also=(),
+        skipped=(),
         folder=folder,
     )
     result.save()

@@ -88,7 +88,7 @@ class Plan:
             schema = values.pop("schema")
         except (FileNotFoundError, NotADirectoryError):
             raise InputError(f"{folder} holds no {PLAN_FILE}, so there is no run to resume; start a new one") from None
-        except (OSError, ValueError, AttributeError, KeyError) as error:
+        except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
             raise InputError(f"{file} cannot be read ({error}); start a new run") from None
         if schema != SCHEMA:
             raise InputError(f"{file} has schema {schema!r}, expected {SCHEMA}; start a new run")

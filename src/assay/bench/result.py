@@ -125,6 +125,14 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """A further part that could not run here: its data or its model is missing."""
+
+    part: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Result:
     """A finished run.
 
@@ -147,6 +155,7 @@ class Result:
     arms: tuple[ArmSummary, ...]
     failures: tuple[Failure, ...]
     also: tuple[str, ...]
+    skipped: tuple[Skipped, ...]
     folder: Path
     cases_file: str = CASES_FILE
     schema: int = field(default=SCHEMA)
@@ -187,7 +196,7 @@ class Result:
         """The content of ``result.json`` as plain Python values, in the order in which a person reads it."""
         order = [
             *("schema", "slug", "part", "scale", "seed", "params", "created", "environment", "command"),
-            *("data", "claim", "verdict", "metrics", "arms", "cases_file", "failures", "also"),
+            *("data", "claim", "verdict", "metrics", "arms", "cases_file", "failures", "also", "skipped"),
         ]
         return {name: _values(getattr(self, name)) for name in order}
 
@@ -222,6 +231,10 @@ class Result:
         rule, thin = "=" * width, "-" * width
         head = [title.center(width).rstrip(), rule, *(f"{name:<9}{text}" for name, text in about.items())]
         notes = ["* the method; mean [95 % interval]; seconds: median of the cases; peak: the highest"]
+        if self.failures:
+            first = self.failures[0]
+            notes.append(f"{len(self.failures)} failures; the first: {first.arm} on {first.case}: {first.error}")
+        notes += [f"left out: part {skipped.part}: {skipped.reason}" for skipped in self.skipped]
         sentence = textwrap.fill(self.verdict.sentence, max(width, 80))
         return "\n".join([*head, "", sentence, thin, table[0], thin, *table[1:], rule, *notes])
 
@@ -250,6 +263,7 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
         "arms": tuple(arms),
         "failures": tuple(Failure(**failure) for failure in values["failures"]),
         "also": tuple(values["also"]),
+        "skipped": tuple(Skipped(**skipped) for skipped in values["skipped"]),
     }
 
 

@@ -25,6 +25,7 @@ from assay.bench.part import (
     run_part,
 )
 from assay.bench.plan import Plan, fingerprint, parameters
+from assay.bench.result import Skipped
 from assay.bench.spec import SCALES, Scale, Trial
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def run(
     trial : Trial or str
         A trial, or the slug of a method in the catalog.
     data : path, optional
-        The user's data; None runs the embedded example.
+        The user's data; None runs the embedded example. Parts that make their own data are left out then.
     scale : "quick", "standard" or "full"
     cases : int, optional
         How many cases, in place of the number that the scale has.
@@ -101,11 +102,13 @@ def run(
 
     by_slug = isinstance(trial, str)
     main = _find(trial)
+    if data is not None or (resume is not None and Plan.load(Path(resume)).data_path is not None):
+        main = _on_data(main, data)
     _check(main, data=data, scale=scale, cases=cases, seed=seed, jobs=jobs, executor=executor)
     if address is not None and executor != "ray":
         raise InputError(f"the address {address!r} is of a Ray cluster; choose the executor 'ray' with it")
     if mlflow is not None:
-        tracking.require()
+        tracking.check(mlflow)
     given = parameters(params or {}, [main, *main.also])
     plan = Plan(
         slug=main.slug,
@@ -120,7 +123,7 @@ def run(
         data_sha256=None if data is None else fingerprint(data),
         arms=[arm.name for arm in main.arms],
         metrics=[metric.name for metric in main.metrics],
-        also=[part.part for part in main.also if data is None or part.takes_data],
+        also=[part.part for part in main.also],
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command="",
     )
@@ -136,9 +139,7 @@ def run(
     try:
         with _watching(progress) as watch:
             result = run_part(main, plan, loaded, folder, machine, watch)
-            for part in main.also:
-                if part.part in plan.also:
-                    run_further(part, plan, folder / part.part, machine, watch)
+            result = _with_parts(result, main, plan, machine, watch)
         write_report(folder)
     except KeyboardInterrupt:
         raise Interrupted(
@@ -146,6 +147,21 @@ def run(
         ) from None
     if mlflow is not None:
         tracking.log(result, mlflow)
+    return result
+
+
+def _with_parts(result: Result, main: Trial, plan: Plan, machine: Machine, watch: Watch) -> Result:
+    """Run the further parts. One whose data or model is missing is named with the reason, and stops nothing else."""
+    ran, skipped = [], []
+    for part in main.also:
+        try:
+            run_further(part, plan, result.folder / part.part, machine, watch)
+        except InputError as error:
+            skipped.append(Skipped(part.part, str(error)))
+        else:
+            ran.append(part.part)
+    result = replace(result, also=tuple(ran), skipped=tuple(skipped))
+    result.save()
     return result
 
 
@@ -202,12 +218,16 @@ def _check(
             raise InputError(f"{name} must be at least 1, not {value}")
     if not 0 <= seed <= MAX_SEED:
         raise InputError(f"the seed must be between 0 and {MAX_SEED}, not {seed}")
-    if data is None:
-        return
-    if not trial.takes_data:
-        raise InputError(f"the trial of {trial.slug} makes its own data and takes none; leave {data} out")
-    if not Path(data).exists():
+    if data is not None and not Path(data).exists():
         raise InputError(f"{data}: no such file or folder")
+
+
+def _on_data(trial: Trial, data: str | os.PathLike[str] | None) -> Trial:
+    """What of a trial runs on a user's data: the parts that take data, the first of them as the main one."""
+    takers = [part for part in (trial, *trial.also) if part.takes_data]
+    if not takers:
+        raise InputError(f"the trial of {trial.slug} makes its own data and takes none; leave {data} out")
+    return replace(takers[0], also=tuple(takers[1:]))
 
 
 def _command(

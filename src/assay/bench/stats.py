@@ -191,7 +191,10 @@ def interval(values: Array, *, n_resamples: int = N_RESAMPLES) -> tuple[float, f
             ).confidence_interval
         if np.isfinite(found.low) and np.isfinite(found.high):
             break
-    return float(found.low), float(found.high)
+    # Differences that cancel leave 1e-17 in place of 0, and an interval that ends at 0 does not leave 0 out.
+    rounding = ROUNDING * np.abs(values).max()
+    low, high = (0.0 if abs(end) <= rounding else float(end) for end in (found.low, found.high))
+    return low, high
 
 
 def studentised_interval(values: Array, *, n_resamples: int = N_RESAMPLES) -> tuple[float, float]:

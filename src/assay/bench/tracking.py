@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from assay._core.errors import InputError
 from assay._core.extras import need
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from assay.bench.result import Result
 
 EXPERIMENT = "assay"
 
 
-def require() -> None:
-    """Say before a run, not after it, that MLflow is not installed."""
-    need("mlflow", extra="mlflow", purpose="logging to MLflow")
+def check(uri: str) -> None:
+    """Say before a run, not after it, that MLflow is not installed or that there is no store at `uri`.
+
+    Raises
+    ------
+    InputError
+    """
+    with _refusals("MLflow cannot be used"):
+        _client(uri).get_experiment_by_name(EXPERIMENT)
+
+
+def _client(uri: str) -> Any:
+    return _mlflow().MlflowClient(tracking_uri=uri)
+
+
+def _mlflow() -> Any:
+    return need("mlflow", extra="mlflow", purpose="logging to MLflow")
+
+
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    mlflow = _mlflow()
+    try:
+        yield
+    except (mlflow.exceptions.MlflowException, OSError) as error:
+        raise InputError(f"{what}: {' '.join(str(error).split())}") from None
 
 
 def log(result: Result, uri: str) -> str:
@@ -28,7 +52,7 @@ def log(result: Result, uri: str) -> str:
     ----------
     result : Result
     uri : str
-        An MLflow tracking URI: ``http://…``, ``sqlite:///…`` or ``file:///…``.
+        An MLflow tracking URI: ``http://…``, or ``sqlite:///…`` where the whole of MLflow is installed.
 
     Returns
     -------
@@ -40,19 +64,14 @@ def log(result: Result, uri: str) -> str:
     InputError
         MLflow is not installed, or does not take the run; the run's folder is complete all the same.
     """
-    tracking = need("mlflow.tracking", extra="mlflow", purpose="logging to MLflow")
-    exceptions = need("mlflow.exceptions", extra="mlflow", purpose="logging to MLflow")
-    try:
-        client = tracking.MlflowClient(tracking_uri=uri)
+    with _refusals(f"the run is complete in {result.folder}, but MLflow did not take it"):
+        client = _client(uri)
         found = client.get_experiment_by_name(EXPERIMENT)
         experiment = found.experiment_id if found else client.create_experiment(EXPERIMENT)
         run_id = _log(client, experiment, result, parent=None)
         client.log_artifacts(run_id, str(result.folder))
         for part in result.parts:
             _log(client, experiment, part, parent=run_id)
-    except (exceptions.MlflowException, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"the run is complete in {result.folder}, but MLflow did not take it: {reason}") from None
     return run_id
 
 

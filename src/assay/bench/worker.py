@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
+import threading
+import time
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -92,6 +95,23 @@ def environment(threads: int) -> dict[str, str]:
     libraries = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "NUMBA", "RAYON")
     limits = {f"{library}_NUM_THREADS": str(threads) for library in libraries}
     return {**limits, "VECLIB_MAXIMUM_THREADS": str(threads), "PYTHONHASHSEED": "0"}
+
+
+def end_with(parent: int) -> None:
+    """Let this worker end when the process `parent` does, which may be killed with no time to end its workers.
+
+    The start of a local worker. Where a worker hears nothing, a run that was killed would leave its arms running.
+    """
+
+    def watch() -> None:
+        import psutil
+
+        # The first half notices on POSIX, where an orphan gets another parent; the second on Windows.
+        while os.getppid() == parent and psutil.pid_exists(parent):
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def pack(trial: Trial, arm: Arm) -> bytes:

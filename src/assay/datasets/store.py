@@ -71,8 +71,9 @@ def path(name: str) -> Path:
     """
     entry = registry.find(name)
     if not entry.cached:
-        by_hand = f", or {_by_hand(entry)}" if entry.kind == "file" else ""
-        raise InputError(f"{name} is not here: run assay data get {name}{by_hand}")
+        ways = [f"run assay data get {name}"] if entry.kind == "package" or entry.url else []
+        ways += [_by_hand(entry)] if entry.kind == "file" else []
+        raise InputError(f"{name} is not here: {', or '.join(ways)}")
     if entry.kind == "file":
         _verify(entry)
     return entry.path

@@ -108,14 +108,18 @@ def load_lm(
     elif is_path:
         raise InputError(f"{place}: no such folder")
     options: dict[str, Any] = {"local_files_only": local_files_only, "trust_remote_code": False}
+    broken_file = need("safetensors", extra="lm", purpose="loading a language model").SafetensorError
     try:
         with without_progress_bars():
             tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options)
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                place, dtype=torch.float32, use_safetensors=True, **options
+            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+                place, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
             )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, broken_file) as error:
         raise InputError(_why_not(place, error, local_files_only)) from None
+    if found["missing_keys"]:  # transformers fills them with random numbers
+        first = min(found["missing_keys"])
+        raise InputError(f"{place} lacks weights that a causal language model has, such as {first}")
     return model, tokenizer
 
 

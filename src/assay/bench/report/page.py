@@ -49,6 +49,7 @@ def render_runs(runs: Sequence[Run]) -> str:
         effect=_effect,
         cell=metric_cell,
         margin=margin_in_words,
+        needs_more=needs_more,
         failures=failure_groups,
         created=created_in_words,
         direction=direction_in_words,
@@ -104,6 +105,15 @@ def _decimals(arm: ArmSummary, metric: MetricUsed) -> int | None:
 def _effect(run: Run) -> tuple[str, str]:
     verdict = run.result.verdict
     return numbers.effect(verdict.effect, verdict.ci_low, verdict.ci_high, verdict.effect_scale, run.primary.unit)
+
+
+def needs_more(run: Run) -> bool:
+    """Whether the interval leaves out "no difference" and the verdict is unclear all the same."""
+    verdict = run.result.verdict
+    if verdict.outcome != "unclear" or verdict.ci_low is None or verdict.ci_high is None:
+        return False
+    neutral = 1.0 if verdict.effect_scale == "ratio" else 0.0
+    return not verdict.ci_low <= neutral <= verdict.ci_high
 
 
 def direction_in_words(metric: MetricUsed) -> tuple[str, str]:

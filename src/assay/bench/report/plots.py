@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from assay.bench.report.numbers import SPACE, duration, effect, is_known, memory, number
+from assay.bench.stats import ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,11 +55,13 @@ def paired_values(run: Run) -> tuple[list[str], Array]:
     """
     table = run.cases.pivot(index="case", columns="arm", values=run.primary.name)
     both = table.reindex(columns=[run.method.name, run.strongest.name]).replace([np.inf, -np.inf], np.nan).dropna()
+    is_ratio = run.result.verdict.effect_scale == "ratio"
+    if is_ratio:
+        both = both[(both > 0).all(axis=1)]
     method, baseline = both.to_numpy(dtype=np.float64).T
-    if run.result.verdict.effect_scale == "ratio":
-        positive = (method > 0) & (baseline > 0)
-        return [str(case) for case in both.index[positive]], method[positive] / baseline[positive]
-    return [str(case) for case in both.index], method - baseline
+    values = method / baseline if is_ratio else method - baseline
+    values[np.isclose(method, baseline, rtol=ROUNDING, atol=0.0)] = 1.0 if is_ratio else 0.0
+    return [str(case) for case in both.index], values
 
 
 def differences(run: Run, prefix: str) -> str:
@@ -74,7 +77,7 @@ def differences(run: Run, prefix: str) -> str:
     is_ratio = run.result.verdict.effect_scale == "ratio"
     neutral = 1.0 if is_ratio else 0.0
     higher = run.primary.better == "higher"
-    gains = values > neutral if higher else values < neutral
+    gains, losses = (values > neutral, values < neutral) if higher else (values < neutral, values > neutral)
     verdict = run.result.verdict
 
     plot_height = min(max(9.0 * len(cases), 72.0), 220.0)
@@ -90,7 +93,8 @@ def differences(run: Run, prefix: str) -> str:
         axes.axvspan(*margin, color=BAND, linewidth=0, zorder=0)
     axes.axvline(neutral, color=SOFT, linewidth=1.0, zorder=1)
     size = 6.0 if len(cases) <= 60 else 3.5
-    for chosen, colour, name in ((gains, METHOD, "gains"), (~gains, RIVAL, "losses")):
+    groups = {"gains": (gains, METHOD), "losses": (losses, RIVAL), "ties": (~gains & ~losses, SOFT)}
+    for name, (chosen, colour) in groups.items():
         axes.plot(
             values[chosen], heights[chosen], "o", color=colour, markersize=size, markeredgewidth=0, gid=name, zorder=3
         )
@@ -114,9 +118,10 @@ def differences(run: Run, prefix: str) -> str:
 
     labels = [effect(value, None, None, verdict.effect_scale, run.primary.unit)[0] for value in values]
     titles = [f"{case}: {label}" for case, label in zip(cases, labels, strict=True)]
-    svg = _svg(figure, prefix, _differences_in_words(run, values, gains, neutral))
-    svg = _with_titles(svg, f"{prefix}-gains", [title for title, gain in zip(titles, gains, strict=True) if gain])
-    return _with_titles(svg, f"{prefix}-losses", [title for title, gain in zip(titles, gains, strict=True) if not gain])
+    svg = _svg(figure, prefix, _differences_in_words(run, values, int(gains.sum()), int(losses.sum())))
+    for name, (chosen, _) in groups.items():
+        svg = _with_titles(svg, f"{prefix}-{name}", [titles[i] for i in np.flatnonzero(chosen)])
+    return svg
 
 
 def times(run: Run, prefix: str) -> str:
@@ -184,17 +189,15 @@ def log_ticks(low: float, high: float) -> list[float]:
     return ticks[:: math.ceil(len(ticks) / 5)]
 
 
-def _differences_in_words(run: Run, values: Array, gains: np.ndarray[Any, Any], neutral: float) -> str:
+def _differences_in_words(run: Run, values: Array, n_better: int, n_worse: int) -> str:
     verdict, unit = run.result.verdict, run.primary.unit
-    n_equal = int((values == neutral).sum())
-    n_better = int(gains.sum())
     mean, ends = effect(verdict.effect, verdict.ci_low, verdict.ci_high, verdict.effect_scale, unit)
     between = f", 95 % interval {ends}" if ends else ", too few cases for an interval"
     low, high = (effect(value, None, None, verdict.effect_scale, unit)[0] for value in (values[0], values[-1]))
     return (
         f"{run.primary.name}, {run.method.name} {'divided by' if verdict.effect_scale == 'ratio' else 'minus'} "
         f"{run.strongest.name}, {_cases(len(values))}: mean {mean}{between}. Better in {n_better}, "
-        f"worse in {len(values) - n_better - n_equal}, equal in {n_equal}; from {low} to {high}."
+        f"worse in {n_worse}, equal in {len(values) - n_better - n_worse}; from {low} to {high}."
     )
 
 

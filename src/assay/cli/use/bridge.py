@@ -119,7 +119,8 @@ def items_table(irt: TimeHorizonIRT, asked: pd.DataFrame | None) -> pd.DataFrame
         "calibration": items["calibration"],
         "held out": items.index.isin([] if asked is None else asked["task"]),
     }
-    flags = ["; ".join(text for text, here in zip(reasons, row, strict=True) if here) for row in zip(*reasons.values())]
+    rows = zip(*reasons.values(), strict=True)
+    flags = ["; ".join(text for text, here in zip(reasons, row, strict=True) if here) for row in rows]
     table = items.reset_index()[["task", "difficulty", "discrimination", "predicted_minutes", "pi_low", "pi_high"]]
     return table.rename(columns={"pi_low": "low", "pi_high": "high"}).assign(flags=flags)
 

@@ -266,7 +266,7 @@ def _wilson(values: ArrayLike) -> tuple[float, float, float]:
     n, share = len(data), float(data.mean())
     centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n * n))
-    return share, max(0.0, centre - half), min(1.0, centre + half)
+    return share, min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half))
 
 
 def _cells(frame: pd.DataFrame, name: str, form: str) -> pd.Series[str]:

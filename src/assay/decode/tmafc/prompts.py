@@ -135,7 +135,9 @@ def parse_object(reply: str) -> dict[str, Any] | None:
     while start >= 0:
         try:
             value, _ = decoder.raw_decode(reply, start)
-        except (ValueError, RecursionError):
+        except RecursionError:
+            return None  # a thousand objects in each other: each of them would fail as slowly as this one
+        except ValueError:
             start = reply.find("{", start + 1)
             continue
         return value if isinstance(value, dict) else None

@@ -135,7 +135,8 @@ def fractal(
 
     def sample(pending: tuple[str, ...], resolved: dict[str, Any], n: int) -> list[Sample | None]:
         index, found = next(drawn)
-        tokens.append(_tokens(record, index, index + 1) * _share(found, pending, record.components))
+        if record.tokens is not None:
+            tokens.append(record.tokens[index] * _share(found, pending, record.components))
         return [found]
 
     n_max = min(settings.n_max, len(record.samples))
@@ -145,7 +146,8 @@ def fractal(
     if history is not None:
         c1, c2 = vote.mean_counts
         history.append(record.question, c1 + c2, c1, category)
-    return Outcome(vote.answer, vote.n_samples, vote.n_requests, math.fsum(tokens), category, prior)
+    paid = math.nan if record.tokens is None else math.fsum(tokens)
+    return Outcome(vote.answer, vote.n_samples, vote.n_requests, paid, category, prior)
 
 
 def calibrated_fractal(

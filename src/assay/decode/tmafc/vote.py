@@ -45,6 +45,8 @@ def normalised(value: Any) -> str | None:
     """
     if value is None:
         return None
+    if type(value) is int:
+        return str(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     try:

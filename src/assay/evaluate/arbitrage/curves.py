@@ -268,8 +268,8 @@ def _interpolated(x: Array, xp: Array, yp: Array) -> Array:
     if len(xp) == 1:
         return np.repeat(yp, len(x), axis=1)
     right = np.clip(np.searchsorted(xp, x, side="left"), 1, len(xp) - 1)
-    gap = np.maximum(xp[right] - xp[right - 1], np.finfo(float).tiny)
-    share = np.clip((x - xp[right - 1]) / gap, 0.0, 1.0)
+    gap = xp[right] - xp[right - 1]
+    share = np.clip((x - xp[right - 1]) / np.where(gap > 0.0, gap, 1.0), 0.0, 1.0)
     return np.asarray(yp[:, right - 1] * (1.0 - share) + yp[:, right] * share)
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 STYLES = ("--", ":", "-.", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1, 1, 1)))
@@ -42,6 +43,9 @@ def draw_cost(table: pd.DataFrame, providers: Sequence[str], label: str, unit: s
             ax.plot(rate, _gaps(cost), color=colour, linestyle=STYLES[number % len(STYLES)], label=plain(name))
     low, high = _gaps(table["cascade_low"].to_numpy()), _gaps(table["cascade_high"].to_numpy())
     ax.fill_between(rate, low, high, color=CASCADE, alpha=0.2, linewidth=0)
+    in_turn = _gaps(table["in_turn_cost"].to_numpy())
+    if np.isfinite(in_turn).any():
+        ax.plot(rate, in_turn, color="0.4", linewidth=1, label="the same providers in turn")
     ax.plot(rate, _gaps(table["cascade_cost"].to_numpy()), color=CASCADE, linewidth=2, label=plain(label))
     ax.set(xlabel="solve rate", ylabel=plain(f"expected cost per task ({unit})"), yscale="log")
     ax.legend(frameon=False, fontsize="small")
@@ -70,6 +74,6 @@ def draw_margin(table: pd.DataFrame, providers: Sequence[str], label: str, unit:
     return ax
 
 
-def _gaps(values: np.ndarray) -> np.ndarray:
+def _gaps(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Infinite costs are not drawn."""
     return np.where(np.isfinite(values), values, np.nan)

@@ -9,7 +9,17 @@ import numpy as np
 
 from assay._core.errors import InputError
 from assay._core.seeds import child_seed
-from assay.evaluate.arbitrage.curves import Array, Counts, budget_at, cascade, expected_spend, margin, price
+from assay.evaluate.arbitrage.curves import (
+    Array,
+    Counts,
+    budget_at,
+    cascade,
+    expected_spend,
+    failure_table,
+    margin,
+    price,
+    round_robin,
+)
 from assay.evaluate.arbitrage.draw import draw_cost, draw_margin
 from assay.evaluate.arbitrage.market import SATURATED, Market
 from assay.evaluate.arbitrage.policy import CascadePolicy
@@ -88,9 +98,12 @@ class ArbitrageReport:
         On the tasks that the thresholds were chosen on; the interval holds the thresholds fixed.
     held_out : Margins
         Every task under thresholds that were chosen without it.
+    in_turn : Estimate
+        Mean margin of asking the same providers in turn, one attempt each, which needs no fitting (NaN where the
+        verifier is imperfect).
     table : DataFrame
         A row per solve rate: solve_rate, cost_<provider>, market_price, cascade_cost, cascade_low, cascade_high,
-        margin, margin_low, margin_high, held_out_margin, saturated.
+        margin, margin_low, margin_high, held_out_margin, in_turn_cost, saturated.
     """
 
     policy: CascadePolicy
@@ -103,6 +116,7 @@ class ArbitrageReport:
     thresholds: tuple[Estimate, ...]
     fitted: Margins
     held_out: Margins
+    in_turn: Estimate
     table: pd.DataFrame
 
     def to_frame(self) -> pd.DataFrame:
@@ -118,6 +132,7 @@ class ArbitrageReport:
             "thresholds_interval": {name: [found.low, found.high] for name, found in intervals},
             **self.fitted.to_dict(),
             "held_out": self.held_out.to_dict(),
+            "in_turn": {"mean_margin": self.in_turn.to_dict()},
             "confidence": 0.95,
             "n_tasks": self.n_tasks,
             "n_boot": self.n_boot,
@@ -144,6 +159,7 @@ class ArbitrageReport:
         for label, found in (
             ("mean, held-out tasks", self.held_out.mean_margin),
             ("mean, tasks it was fitted on", self.fitted.mean_margin),
+            ("mean, the same providers in turn", self.in_turn),
             ("largest, held-out tasks", self.held_out.max_margin),
             ("  at solve rate", self.held_out.at_solve_rate),
         ):
@@ -172,6 +188,10 @@ class ArbitrageReport:
             found.append(
                 f"Note: from a solve rate of {first:.3f} on, up to {top:.0%} of the tasks rest on a few successes "
                 "whose record the budget uses up; record more attempts there."
+            )
+        if self.in_turn.value >= self.held_out.mean_margin.value:
+            found.append(
+                "Note: asking these providers in turn, one attempt each, saves as much and needs no thresholds."
             )
         if self.held_out.mean_margin.low <= 0:
             found.append(
@@ -257,6 +277,7 @@ def arbitrage(
         *cascade(*market.stages(policy.order_), market.budgets, policy.thresholds_, weights), market.budgets
     )
     apart = _cross_fitted(market, policy, weights, folds)
+    in_turn = _in_turn(market, policy, weights)
     rates = policy.rates(market, weights)
     prices = market_prices(market, weights, rates)
     return ArbitrageReport(
@@ -270,7 +291,8 @@ def arbitrage(
         thresholds=_refitted(market, policy, resampled),
         fitted=_margins(alone, rates, prices),
         held_out=_margins(apart, rates, prices),
-        table=_table(market, policy, weights, alone, apart, float(rates[0, 0])),
+        in_turn=Estimate(float("nan")) if in_turn is None else _margins(in_turn, rates, prices).mean_margin,
+        table=_table(market, policy, weights, alone, apart, in_turn, float(rates[0, 0])),
     )
 
 
@@ -307,6 +329,16 @@ def _cross_fitted(market: Market, policy: CascadePolicy, weights: Array, folds: 
     return _Curves(accepted, solved, market.budgets)
 
 
+def _in_turn(market: Market, policy: CascadePolicy, weights: Array) -> _Curves | None:
+    """The providers of the policy in turn, one attempt each; None if the verifier is not perfect."""
+    if market.accepted is not market.solved:
+        return None
+    at = [market.index(name) for name in policy.order_]
+    tables = [failure_table(market.n_attempts[m], market.n_correct[m], int(market.n_attempts[m].max())) for m in at]
+    solved = weights @ round_robin(tables, market.attempt_cost[at], market.budgets)
+    return _Curves(solved, solved, market.budgets)
+
+
 def _margins(curves: _Curves, rates: Array, prices: Array) -> Margins:
     found = np.nan_to_num(margin(prices, curves.prices(rates)))
     largest = found.argmax(axis=1)
@@ -341,7 +373,13 @@ def _refitted(market: Market, policy: CascadePolicy, resampled: Array) -> tuple[
 
 
 def _table(
-    market: Market, policy: CascadePolicy, weights: Array, alone: _Curves, apart: _Curves, lowest: float
+    market: Market,
+    policy: CascadePolicy,
+    weights: Array,
+    alone: _Curves,
+    apart: _Curves,
+    in_turn: _Curves | None,
+    lowest: float,
 ) -> pd.DataFrame:
     import pandas as pd
 
@@ -369,6 +407,7 @@ def _table(
             "margin_low": margin_low,
             "margin_high": margin_high,
             "held_out_margin": margin(market_price, apart.prices(same)[0]),
+            "in_turn_cost": np.nan if in_turn is None else in_turn.prices(same)[0],
             "saturated": _saturated(market, policy, alone, of_providers, rates),
         }
     )

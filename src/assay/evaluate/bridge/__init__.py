@@ -8,9 +8,9 @@ Performance", arXiv:2602.07267 (ICML 2026). The model, calibration, frontier and
 fit (the posterior's mode by Newton's method under fixed normal priors), standard errors, prediction intervals and
 binomial counts are ours, and the paper's variational fit is there as ``method="svi"``.
 
-The folder: `responses` and `side_tables` read and code, `likelihood` is the model, `posterior`, `variational` and `marginal` fit it,
-`calibration` and `horizons` turn it into time, `irt` is the estimator around them, `baselines` is what people use
-otherwise.
+The folder: `responses` and `side_tables` read and code, `likelihood` is the model, `posterior`, `variational` and
+`marginal` fit it, `calibration` and `horizons` turn it into time, `irt` is the estimator around them, `baselines` is
+what people use otherwise.
 """
 
 from assay.evaluate.bridge.calibration import Calibration, score_minutes

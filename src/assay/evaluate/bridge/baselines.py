@@ -36,7 +36,7 @@ def success_rate_scale(responses: Responses) -> tuple[Array, Array]:
     return np.asarray(ability, np.float64), -np.asarray(easiness, np.float64)
 
 
-def metr_horizons(responses: Responses, log_minutes: Array, ridge: float = 1e-3) -> Array:
+def metr_horizons(responses: Responses, log_minutes: Array, ridge: float = 0.1) -> Array:
     """Log minutes of each model's 50 % horizon by a logistic regression of its successes on log human minutes.
 
     METR's way; it needs the human time of every task.
@@ -47,29 +47,30 @@ def metr_horizons(responses: Responses, log_minutes: Array, ridge: float = 1e-3)
     log_minutes : (n_items,) float
         NaN: tasks without a human time, left out.
     ridge : float
-        Penalty on the slope (half the square), so that a model that fails from some length on has a finite one.
+        Penalty on the slope (half its square, per standard deviation of log minutes), so that a model that fails from
+        some length on has a finite one.
 
     Returns
     -------
     (n_subjects,) float
-        NaN for a model without timed tasks, or whose success does not fall with time.
+        NaN where there is no horizon: no timed task, all or none of them solved, or no fall of success with time.
     """
     timed = np.isfinite(log_minutes)
     found = np.full(responses.n_subjects, np.nan)
     for subject in range(responses.n_subjects):
         mine = (responses.subject == subject) & timed[responses.item]
-        if not mine.any():
+        solved, attempts = responses.solved[mine], responses.attempts[mine]
+        if not 0 < solved.sum() < attempts.sum():
             continue
         x = log_minutes[responses.item[mine]]
-        solved, attempts = responses.solved[mine], responses.attempts[mine]
         middle, spread = float(x.mean()), float(x.std()) or 1.0
         u = (x - middle) / spread
 
         def loss(point: Array, u: Array = u, k: Array = solved, n: Array = attempts) -> tuple[float, Array]:
             z = point[0] + point[1] * u
             gap = n * expit(z) - k
-            value = float(n @ np.logaddexp(0.0, z) - k @ z + 0.5 * ridge * (point @ point))
-            return value, np.array([gap.sum(), gap @ u]) + ridge * point
+            value = float(n @ np.logaddexp(0.0, z) - k @ z + 0.5 * ridge * point[1] ** 2)
+            return value, np.array([gap.sum(), gap @ u + ridge * point[1]])
 
         intercept, slope = optimize.minimize(loss, np.zeros(2), jac=True, method="BFGS").x
         if slope < 0:

@@ -13,7 +13,7 @@ from assay._core.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from assay.evaluate.bridge.likelihood import Array
 
@@ -54,13 +54,14 @@ class Calibration:
 
     def predict(self, difficulty: Array) -> Array:
         """Median human minutes at a difficulty: exp(beta0 + beta1 b), without a smearing factor."""
-        return np.asarray(np.exp(self.intercept + self.slope * np.asarray(difficulty)), np.float64)
+        with np.errstate(over="ignore"):  # far outside the timed tasks: infinite minutes say so themselves
+            return np.asarray(np.exp(self.intercept + self.slope * np.asarray(difficulty)), np.float64)
 
     def line_variance(self, difficulty: Array) -> Array:
         """Variance of the line itself (log minutes): s² (1/n + (b − mean b)² / Sxx)."""
         gap = np.asarray(difficulty, np.float64) - self.difficulty.mean()
         sxx = float(np.sum((self.difficulty - self.difficulty.mean()) ** 2))
-        return self.residual_sd**2 * (1.0 / self.n + gap**2 / sxx)
+        return np.asarray(self.residual_sd**2 * (1.0 / self.n + gap**2 / sxx), np.float64)
 
     def interval(
         self, difficulty: Array, confidence: float = 0.95, ability_se: Array | None = None
@@ -114,7 +115,7 @@ class Calibration:
         return draw_calibration(self, ax)
 
 
-def calibrate(difficulty: Array, minutes: Array) -> Calibration:
+def calibrate(difficulty: ArrayLike, minutes: ArrayLike) -> Calibration:
     """Fit the line by ordinary least squares: log time on difficulty, not the other way round.
 
     Parameters

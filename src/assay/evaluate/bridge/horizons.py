@@ -137,7 +137,7 @@ class Forecast:
         The interval holds the bootstrap of the line and not the scatter of models around it.
         """
         when = pd.Series(pd.to_datetime(np.atleast_1d(dates)))
-        month = month_number(when)
+        month = month_number(when) + ((when.dt.day - 1) / when.dt.days_in_month).to_numpy()
         lines = self.draws[:, :1] + self.draws[:, 1:] * month
         low, high = np.nanquantile(lines, [0.5 - self.confidence / 2, 0.5 + self.confidence / 2], axis=0)
         middle = self.intercept + self.slope * month

@@ -83,7 +83,8 @@ class Parameters(NamedTuple):
     def logits(self, subject: NDArray[np.integer], item: NDArray[np.integer]) -> Array:
         """Log odds z for each (subject, item) that the subject solves the item."""
         a: Array = np.exp(self.log_discrimination)
-        return a[item] * (self.ability[subject] - self.difficulty[item])
+        z: Array = a[item] * (self.ability[subject] - self.difficulty[item])
+        return z
 
     def moved(self, step: Array, length: float = 1.0) -> Parameters:
         """The point a `length` of `step` (all three parts in a row) away."""

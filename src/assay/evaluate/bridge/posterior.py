@@ -80,7 +80,8 @@ def fit_map(responses: Responses, prior: Prior | None = None, *, max_iter: int =
     Returns
     -------
     Fit
-        Standard errors are those of the Laplace approximation with the expected information.
+        Standard errors are those of the Laplace approximation with the expected information. The mode may stretch the
+        latent scale as a whole, which they do not hold; minutes and horizons do not depend on it.
 
     Examples
     --------

@@ -125,7 +125,7 @@ class InContextClassifier(BaseEstimator):  # type: ignore[misc]
             module = build_module(self.n_features_in_, len(self.answers_), self.d_model, self.n_layers, self.n_heads)
         self.module_ = module.to(self.device)
         pool = self._tensor(features)
-        optimizer = torch.optim.AdamW(module.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
         self.loss_ = np.empty(self.n_steps)
         for step in range(self.n_steps):
             rows = rng.integers(len(episodes), size=self.batch_size)

@@ -115,7 +115,7 @@ def fit(
     --------
     >>> from assay.evaluate.judge_rank.likelihood import count_votes
     >>> zero = np.zeros(4, np.intp)
-    >>> cells, _ = count_votes(zero, zero + 1, zero, np.array([1.0, 1.0, 1.0, 0.0]), n_models=2, n_judges=1)
+    >>> cells = count_votes(zero, zero + 1, zero, np.array([1.0, 1.0, 1.0, 0.0]), n_models=2, n_judges=1)
     >>> scores = fit(cells).scores
     >>> bool(np.isclose(scores[0] - scores[1], np.log(3)))  # three wins, one loss
     True

@@ -51,7 +51,7 @@ class Cells:
 
 def count_votes(
     model_a: Indices, model_b: Indices, judge: Indices, share: Array, n_models: int, n_judges: int
-) -> tuple[Cells, Indices]:
+) -> Cells:
     """Count votes into cells with first < second; the share of a swapped vote becomes 1 − share.
 
     Parameters
@@ -66,51 +66,77 @@ def count_votes(
 
     Returns
     -------
-    cells : Cells
-    cell_of_vote : (n_votes,) int
-        The cell into which each vote went.
+    Cells
 
     Examples
     --------
     >>> a, b, judge = np.array([0, 1, 1]), np.array([1, 0, 0]), np.array([0, 0, 0])
-    >>> cells, _ = count_votes(a, b, judge, np.array([1.0, 1.0, 0.5]), n_models=2, n_judges=1)
+    >>> cells = count_votes(a, b, judge, np.array([1.0, 1.0, 0.5]), n_models=2, n_judges=1)
     >>> cells.count.tolist(), cells.share.tolist()
     ([3.0], [0.5])
     """
-    first, second = np.minimum(model_a, model_b), np.maximum(model_a, model_b)
-    oriented = np.where(model_a < model_b, share, 1.0 - share)
-    key = (first * n_models + second) * n_judges + judge
-    keys, cell = _distinct(key, n_models * n_models * n_judges)
-    count = np.bincount(cell, minlength=len(keys)).astype(np.float64)
-    mean = sums(cell, oriented, len(keys)) / count
-    spread = sums(cell, (oriented - mean[cell]) ** 2, len(keys))
-    pair, judge_of_cell = np.divmod(keys, n_judges)
-    first_of_cell, second_of_cell = np.divmod(pair, n_models)
-    return Cells(first_of_cell, second_of_cell, judge_of_cell, count, mean, spread, n_models, n_judges), cell
+    # Million-row work is three sums over an ordered key; swapping and folding happen on what is left.
+    key = (model_a * n_models + model_b) * n_judges + judge
+    keys, (count, won, squares) = _tally(key, n_models * n_models * n_judges, None, share, share * share)
+    pair, judge_of_key = np.divmod(keys, n_judges)
+    a, b = np.divmod(pair, n_models)
+    swap = a > b
+    squares = np.where(swap, count - 2.0 * won + squares, squares)
+    won = np.where(swap, count - won, won)
+    first, second = np.where(swap, b, a), np.where(swap, a, b)
+    return _folded(first, second, judge_of_key, count, won, squares, n_models, n_judges)
+
+
+def cells_of_votes(cells: Cells, model_a: Indices, model_b: Indices, judge: Indices) -> Indices:
+    """The cell of each vote, for votes that were counted into `cells`."""
+
+    def key(first: Indices, second: Indices, judge: Indices) -> Indices:
+        return (first * cells.n_models + second) * cells.n_judges + judge
+
+    wanted = key(np.minimum(model_a, model_b), np.maximum(model_a, model_b), judge)
+    return np.searchsorted(key(cells.first, cells.second, cells.judge), wanted)
 
 
 def pool(cells: Cells) -> Cells:
     """Forget the judges: the same votes counted by pair, as if one judge had cast them all."""
-    keys, group = _distinct(cells.first * cells.n_models + cells.second, cells.n_models**2)
-    count = sums(group, cells.count, len(keys))
-    share = sums(group, cells.count * cells.share, len(keys)) / count
-    between = cells.count * (cells.share - share[group]) ** 2
-    spread = sums(group, cells.spread + between, len(keys))
-    first, second = np.divmod(keys, cells.n_models)
-    return Cells(first, second, np.zeros(len(keys), np.intp), count, share, spread, cells.n_models, 1)
+    won = cells.count * cells.share
+    squares = cells.spread + won * cells.share
+    nobody = np.zeros(len(cells.judge), np.intp)
+    return _folded(cells.first, cells.second, nobody, cells.count, won, squares, cells.n_models, 1)
 
 
-def _distinct(key: Indices, n_possible: int) -> tuple[Indices, Indices]:
-    """Sorted distinct keys, and the position of each key among them."""
+def _folded(
+    first: Indices,
+    second: Indices,
+    judge: Indices,
+    count: Array,
+    won: Array,
+    squares: Array,
+    n_models: int,
+    n_judges: int,
+) -> Cells:
+    """Cells from counts, sums of shares and sums of squared shares, adding up equal combinations."""
+    key = (first * n_models + second) * n_judges + judge
+    keys, (count, won, squares) = _tally(key, n_models * n_models * n_judges, count, won, squares)
+    share = won / count
+    spread = np.maximum(squares - won * share, 0.0)
+    pair, judge = np.divmod(keys, n_judges)
+    first, second = np.divmod(pair, n_models)
+    return Cells(first, second, judge, count, share, spread, n_models, n_judges)
+
+
+def _tally(key: Indices, n_possible: int, count: Array | None, *weights: Array) -> tuple[Indices, list[Array]]:
+    """Sorted distinct keys, and for each the sum of `count` (None: ones) and of the other weights."""
     if n_possible > 4 * len(key) + 1_000_000:  # a table of all possible keys would be mostly empty: sort instead
-        keys, position = np.unique(key, return_inverse=True)
-        return keys, position
-    occurs = np.bincount(key, minlength=n_possible) > 0
-    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[key]
+        keys, key = np.unique(key, return_inverse=True)
+        return keys, [sums(key, weight, len(keys)) for weight in (count, *weights)]
+    tables = [sums(key, weight, n_possible) for weight in (count, *weights)]
+    keys = np.flatnonzero(tables[0])
+    return keys, [table[keys] for table in tables]
 
 
-def sums(index: Indices, weight: Array, n: int) -> Array:
-    """Sum of `weight` by `index`, for the indices below `n`."""
+def sums(index: Indices, weight: Array | None, n: int) -> Array:
+    """Sum of `weight` (None: ones) by `index`, for the indices below `n`."""
     return np.asarray(np.bincount(index, weight, n), dtype=np.float64)
 
 
@@ -136,7 +162,7 @@ def log_likelihood(scores: Array, gamma: Array, cells: Cells) -> float:
 
     Examples
     --------
-    >>> cells, _ = count_votes(np.array([0]), np.array([1]), np.array([0]), np.array([1.0]), 2, 1)
+    >>> cells = count_votes(np.array([0]), np.array([1]), np.array([0]), np.array([1.0]), 2, 1)
     >>> round(log_likelihood(np.zeros(2), np.ones(1), cells), 4)
     -0.6931
     """

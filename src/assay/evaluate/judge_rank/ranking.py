@@ -20,7 +20,15 @@ from assay.evaluate.judge_rank.covariance import covariance as estimate_covarian
 from assay.evaluate.judge_rank.fit import Fit, Prior
 from assay.evaluate.judge_rank.fit import fit as fit_scores
 from assay.evaluate.judge_rank.intervals import judges_table, pairs_table, ranking_table, z_and_p
-from assay.evaluate.judge_rank.likelihood import Array, Cells, Indices, count_votes, log_likelihood, sums
+from assay.evaluate.judge_rank.likelihood import (
+    Array,
+    Cells,
+    Indices,
+    cells_of_votes,
+    count_votes,
+    log_likelihood,
+    sums,
+)
 from assay.evaluate.judge_rank.votes import CodedVotes, code_votes, some_names
 
 if TYPE_CHECKING:
@@ -194,7 +202,7 @@ class JudgeRanking(BaseEstimator):  # type: ignore[misc]
                 f"cluster {cluster!r} needs cov='sandwich'; the Fisher covariance takes votes as independent"
             )
         coded = code_votes(votes, model_a=model_a, model_b=model_b, judge=judge, winner=winner, cluster=cluster)
-        cells, cell_of_vote = count_votes(
+        cells = count_votes(
             coded.model_a, coded.model_b, coded.judge, coded.share, len(coded.models), len(coded.judges)
         )
         check_size(cells)
@@ -208,7 +216,7 @@ class JudgeRanking(BaseEstimator):  # type: ignore[misc]
             cells,
             prior,
             sandwich=self.cov == "sandwich",
-            clusters=None if coded.cluster is None else _clusters(coded, cells, cell_of_vote),
+            clusters=None if coded.cluster is None else _clusters(coded, cells),
         )
         self._warn(found, covariance, coded.judges)
         self._keep(found, covariance, cells, coded)
@@ -297,7 +305,7 @@ class JudgeRanking(BaseEstimator):  # type: ignore[misc]
         gamma = np.ones(1)
         if judge is not None:
             gamma = self.discrimination_.to_numpy()[self._places(coded.judges, self.discrimination_, "judge")]
-        cells, _ = count_votes(
+        cells = count_votes(
             coded.model_a, coded.model_b, coded.judge, coded.share, len(coded.models), len(coded.judges)
         )
         return log_likelihood(self.scores_.to_numpy()[models], gamma, cells) / cells.n_votes
@@ -420,7 +428,7 @@ class JudgeRanking(BaseEstimator):  # type: ignore[misc]
         return places[0] if isinstance(names, str) else places
 
 
-def _clusters(coded: CodedVotes, cells: Cells, cell_of_vote: Indices) -> tuple[Indices, Array, Indices]:
+def _clusters(coded: CodedVotes, cells: Cells) -> tuple[Indices, Array, Indices]:
     """The votes, oriented as their cells are, with their clusters."""
     assert coded.cluster is not None
     n_clusters, n_parameters = len(np.unique(coded.cluster)), cells.n_models + cells.n_judges - 2
@@ -430,7 +438,7 @@ def _clusters(coded: CodedVotes, cells: Cells, cell_of_vote: Indices) -> tuple[I
             "use a finer cluster, or cov='fisher'"
         )
     oriented = np.where(coded.model_a < coded.model_b, coded.share, 1.0 - coded.share)
-    return cell_of_vote, oriented, coded.cluster
+    return cells_of_votes(cells, coded.model_a, coded.model_b, coded.judge), oriented, coded.cluster
 
 
 def _reason(signed: bool) -> str:

@@ -188,14 +188,14 @@ def code_votes(
     n_dropped = int((~usable).sum())
     if n_dropped == len(votes):
         raise InputError(f"votes, column {winner!r}: none of the {n_dropped} rows has a verdict")
-    coded = [_coded(votes[name]) for name in (model_a, model_b, *([judge] if judge is not None else []))]
-    for name, (codes, _) in zip((model_a, model_b, judge), coded, strict=False):
-        _check_codes(codes, usable, str(name), is_judge=name == judge)
-    first, second, models = _on_one_list(coded[0], coded[1])
+    (first, second), models = _coded(votes[model_a], votes[model_b])
+    _check_codes(first, usable, model_a, is_judge=False)
+    _check_codes(second, usable, model_b, is_judge=False)
     if judge is None:
         judge_codes, judges = np.zeros(len(votes), np.intp), ["all votes"]
     else:
-        judge_codes, judges = coded[2]
+        (judge_codes,), judges = _coded(votes[judge])
+        _check_codes(judge_codes, usable, judge, is_judge=True)
     groups = None if cluster is None else _clusters(votes[cluster], cluster)
     if n_dropped:
         first, second, judge_codes, share = first[usable], second[usable], judge_codes[usable], share[usable]
@@ -286,7 +286,7 @@ def _name(value: Any) -> Any:
 
 
 def _text(column: pd.Series[Any]) -> pd.Series[Any]:
-    codes, names = _coded(column)
+    (codes,), names = _coded(column)
     values = np.array([*names, None], dtype=object)
     return pd.Series(values[codes], dtype="str")
 
@@ -299,29 +299,14 @@ def _factorized(column: pd.Series[Any]) -> tuple[Indices, Sequence[Any]]:
     return codes.astype(np.intp, copy=False), list(uniques)
 
 
-def _coded(column: pd.Series[Any]) -> tuple[Indices, list[str]]:
-    """Codes (−1: missing) into a sorted list of names."""
-    codes, uniques = _factorized(column)
-    texts = [str(_name(value)) for value in uniques]
-    names = sorted(set(texts))
-    if names == texts:
-        return codes, names
+def _coded(*columns: pd.Series[Any]) -> tuple[list[Indices], list[str]]:
+    """Codes (−1: missing) of every column into one sorted list of names."""
+    factorized = [_factorized(column) for column in columns]
+    texts = [[str(_name(value)) for value in uniques] for _, uniques in factorized]
+    names = sorted(set().union(*texts))
     place = {name: position for position, name in enumerate(names)}
-    table = np.array([*(place[text] for text in texts), -1], dtype=np.intp)
-    return table[codes], names
-
-
-def _on_one_list(
-    one: tuple[Indices, list[str]], other: tuple[Indices, list[str]]
-) -> tuple[Indices, Indices, list[str]]:
-    names = sorted({*one[1], *other[1]})
-    place = {name: position for position, name in enumerate(names)}
-
-    def moved(codes: Indices, own: list[str]) -> Indices:
-        table = np.array([*(place[name] for name in own), -1], dtype=np.intp)
-        return codes if own == names else table[codes]
-
-    return moved(*one), moved(*other), names
+    tables = [np.array([*(place[text] for text in own), -1], dtype=np.intp) for own in texts]
+    return [table[codes] for table, (codes, _) in zip(tables, factorized, strict=True)], names
 
 
 def _without_unused(codes: Indices, names: list[str], what: str) -> tuple[Indices, list[str]]:

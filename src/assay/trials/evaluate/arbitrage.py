@@ -167,6 +167,8 @@ def _dense(matrix: csr_matrix) -> Array:
 
 
 class Recorded(NamedTuple):
+    """What `load` hands to `folds`: the attempts, where solve rates begin, and the order that the user gave."""
+
     market: Market
     start: float
     order: tuple[str, ...] | None
@@ -182,11 +184,12 @@ def folds(data: Recorded, n: int, seed: int) -> Iterator[Case]:
         fold = data.market.subset(inside)
         known = Known(data.market.subset(~inside), fold.problems, data.start, data.order)
         rates = rates_of(known.market, data.start)
-        yield Case(f"fold {number + 1} of {n_folds}", known, Truth(fold, rates, known.market.market_price(rates)))
+        truth = Truth(fold, rates, known.market.market_price(rates))
+        yield Case(f"fold {number + 1} of {n_folds}", known, truth)
 
 
 class Truth(NamedTuple):
-    """The fold with its attempts; the solve rates, and what the best single provider of the known tasks asks for them."""
+    """The fold with its attempts; the solve rates, and the best single prices for them on the known tasks."""
 
     fold: Market
     rates: Array

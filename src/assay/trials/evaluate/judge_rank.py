@@ -313,7 +313,7 @@ TRIAL = Trial(
     ),
     metrics=(TAU,),
     score=rank_agreement,
-    n_cases={"quick": 20, "standard": 100, "full": 300},
+    n_cases={"quick": 50, "standard": 200, "full": 500},
     params={"comparisons": 600},
     takes_data=False,
     tags=frozenset({"tour"}),

@@ -1,0 +1,148 @@
+"""`assay use bridge`: from files to minutes, horizons and a trend, through the command a user types."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from assay._core.errors import InputError
+from assay._core.tables import read_table, write_table
+from assay.cli.use.bridge import app
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "evaluate"))
+from bridge_worlds import small_world
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "how_long_a_task_can_this_model_do.py"
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame, minutes, dates = small_world()
+    frame["task"] = frame["task"].replace("task 059", "=cmd()")
+    write_table(frame, tmp_path / "responses.csv.gz")
+    write_table(minutes, tmp_path / "human_minutes.csv")
+    write_table(dates, tmp_path / "release_dates.csv")
+    return tmp_path
+
+
+def bridge(*arguments):
+    result = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=True)
+    if isinstance(result.exception, InputError):
+        raise result.exception
+    return result
+
+
+ALL = ("responses.csv.gz", "--human", "human_minutes.csv", "--dates", "release_dates.csv", "-o", "out/new")
+
+
+def test_the_example_of_the_help_writes_five_files(files):
+    assert bridge(*ALL).exit_code == 0
+    found = sorted(path.name for path in (files / "out/new").iterdir())
+    assert found == ["calibration.png", "forecast.json", "horizon.png", "items.csv", "subjects.csv"]
+
+
+def test_the_tables_have_the_documented_columns(files):
+    bridge(*ALL)
+    items, subjects = (read_table(files / "out/new" / name) for name in ("items.csv", "subjects.csv"))
+    assert list(items) == ["task", "difficulty", "discrimination", "predicted_minutes", "low", "high", "flags"]
+    assert list(subjects) == ["model", "ability", "horizon_50_minutes", "low", "high", "release_date"]
+
+
+def test_forecast_json_has_the_documented_keys(files):
+    bridge(*ALL)
+    document = json.loads((files / "out/new/forecast.json").read_text())
+    keys = ("doubling_months", "ci_low", "ci_high", "n_frontier", "r2_calibration", "n_calibration")
+    assert all(document[key] is not None for key in keys)
+    assert document["n_calibration"] == 40
+
+
+def test_a_task_that_a_spreadsheet_would_run_stays_a_name(files):
+    bridge(*ALL)
+    assert "\n'=cmd()," in (files / "out/new/items.csv").read_text()
+
+
+def test_held_out_tasks_are_foreseen_and_not_calibrated_on(files):
+    result = bridge(*ALL, "--holdout", "task 02*")
+    document = json.loads((files / "out/new/forecast.json").read_text())
+    assert (document["n_calibration"], document["held_out"]["n"]) == (30, 10)
+    assert "10 timed tasks held out" in result.output
+
+
+def test_held_out_tasks_are_flagged(files):
+    bridge(*ALL, "--holdout", "task 02*")
+    items = read_table(files / "out/new/items.csv").set_index("task")["flags"].fillna("")
+    assert ("held out" in items["task 020"], "calibration" in items["task 020"]) == (True, False)
+
+
+def test_without_human_times_there_are_two_tables(files):
+    assert bridge("responses.csv.gz", "-o", "out").exit_code == 0
+    assert sorted(path.name for path in (files / "out").iterdir()) == ["items.csv", "subjects.csv"]
+
+
+def test_columns_with_other_names_are_named_by_options(files):
+    frame = read_table(files / "responses.csv.gz").rename(columns={"model": "who", "task": "what", "correct": "ok"})
+    write_table(frame, files / "other.csv")
+    assert bridge("other.csv", "--model", "who", "--task", "what", "--correct", "ok").exit_code == 0
+
+
+def test_aliases_merge_models(files):
+    write_table(pd.DataFrame({"model": ["model 000"], "alias": ["model 001"]}), files / "aliases.csv")
+    bridge("responses.csv.gz", "--aliases", "aliases.csv", "-o", "out")
+    assert len(read_table(files / "out/subjects.csv")) == 19
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("responses.csv.gz", "--dates", "release_dates.csv"), "--dates needs --human"),
+        (("responses.csv.gz", "--holdout", "x"), "--holdout needs --human"),
+        ((*ALL, "--holdout", "nothing*"), r"--holdout nothing\* matches none of the 40 timed tasks"),
+        ((*ALL, "--since", "soon"), "since is 'soon'; expected a date such as 2022-01-01"),
+        ((*ALL, "--bootstrap", "jackknife"), "bootstrap is 'jackknife'; expected 'frontier' or 'models'"),
+        (("responses.csv.gz", "--human", "release_dates.csv"), "release_dates.csv: no column 'task'"),
+        (("absent.csv",), "absent.csv: no such file"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_sentence(files, arguments, message):
+    with pytest.raises(InputError, match=message):
+        bridge(*arguments)
+
+
+def test_nothing_is_written_when_the_input_is_bad(files):
+    with pytest.raises(InputError):
+        bridge(*ALL, "--holdout", "nothing*")
+    assert not (files / "out").exists()
+
+
+def test_the_example_script_prints_horizons_and_draws_the_trend(files):
+    command = [sys.executable, str(EXAMPLE), "responses.csv.gz", "human_minutes.csv", "release_dates.csv"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=files, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "The horizon of the best model doubles every" in done.stdout
+    assert (files / "horizon.png").stat().st_size > 0
+
+
+def test_the_example_script_is_under_forty_lines():
+    assert len(EXAMPLE.read_text().splitlines()) < 40
+
+
+def test_the_real_table_takes_under_fifteen_seconds(real_data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = real_data / "bridge"
+    before = time.process_time()
+    result = bridge(
+        folder / "responses.csv.gz", "--human", folder / "human_minutes.csv", "--dates", folder / "release_dates.csv",
+        "--holdout", "*__*", "-o", "out",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert time.process_time() - before < 15  # of one core: what others do on the machine does not count
+    held_out = json.loads(Path("out/forecast.json").read_text())["held_out"]
+    assert held_out["n"] == 500
+    assert np.isfinite(held_out["linear_kappa"])
