@@ -1,4 +1,4 @@
-"""Which two providers should I mix, and how much should I spend on the cheap one first?
+"""Find the two providers to mix, and how much to spend on the first of them.
 
     python which_two_providers_should_i_mix.py small.jsonl medium.jsonl big.jsonl
 
@@ -25,7 +25,8 @@ def main(files):
     if best.held_out.mean_margin.low <= 0:
         print("\nNo pair saves money for sure: use the best provider alone, or record more attempts.")
         return
-    print(f"\nSpend {best.thresholds[0].value:.3g} {best.unit} of a task's budget on {best.policy.order_[0]}, then move on.")
+    first, threshold = best.policy.order_[0], best.thresholds[0].value
+    print(f"\nSpend {threshold:.3g} {best.unit} of a task's budget on {first}, then move on.")
     best.policy.save("policy.json")
 
 

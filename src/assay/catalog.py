@@ -336,6 +336,16 @@ METHODS: tuple[Method, ...] = (
         "What a mix of model providers would really earn or save, from recorded attempts.",
         Paper("Computational Arbitrage in AI Model Markets", "Olmedo, Schoelkopf, Hardt", arxiv="2603.22404",
               code="RicardoDominguez/computational-arbitrage"),
+        status="available",
+        interface="assay.evaluate:CascadePolicy",
+        trial="assay.trials.evaluate.arbitrage:TRIAL",
+        use="assay.cli.use.arbitrage:app",
+        use_when="you have several solvers with a price per attempt, a verifier you trust, and recorded attempts.",
+        not_when="answers cannot be verified, each task was attempted once, or asking the providers in turn already "
+                 "saves as much (the trial tells).",
+        measured="7 % cheaper than the best single provider on real factoring algorithms; on three recorded coding "
+                 "agents cheaper than any one of them, but no better than asking them in turn "
+                 "(assay try arbitrage --scale standard).",
     ),
     Method(
         "cc-icl", "Criterion-conditional ICL", "evaluate",

@@ -1,3 +1,4 @@
+import builtins
 import contextlib
 import os
 import time
@@ -82,6 +83,18 @@ def process_and_hash(given, seed):
 
 def test_processes_are_used_again_and_order_sets_alike():
     rows = list(executors.local(tasks(process_and_hash, 6), threads=1, jobs=1))
+    assert len({row.metrics["bias"] for row in rows}) == 1
+
+
+def keep_400_mib(given, seed):
+    kept = vars(builtins).setdefault("kept_by_a_test", [])
+    kept.append(np.ones(400 * 2**20 if len(kept) == 1 else 1, dtype=np.uint8))
+    time.sleep(1.1)  # loky looks at the memory of a worker once a second
+    return float(os.getpid())
+
+
+def test_a_process_may_keep_a_large_model():
+    rows = list(executors.local(tasks(keep_400_mib, 4), threads=1, jobs=1))
     assert len({row.metrics["bias"] for row in rows}) == 1
 
 

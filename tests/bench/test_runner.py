@@ -208,6 +208,39 @@ def test_a_part_gets_the_parameters_that_it_knows(tmp_path):
     ]
 
 
+def test_on_the_users_data_the_first_part_that_takes_data_is_the_main_one(tmp_path, mean_file):
+    trial = replace(SIMULATED, part="", also=(SORTED, replace(SORTED, part="again")))
+    result = run(trial, tmp_path / "run", cases=1, jobs=1, data=mean_file)
+    assert (result.part, result.also) == ("sorted", ("again",))
+
+
+def test_a_part_whose_model_is_missing_is_named_and_stops_nothing(tmp_path):
+    def refuse(path, scale, params):
+        raise InputError("assay data get demo-lm brings the model")
+
+    trial = replace(TOY, also=(replace(SORTED, load=refuse), SIMULATED))
+    result = run(trial, tmp_path, cases=1, jobs=1)
+    assert [(one.part, one.reason) for one in result.skipped] == [("sorted", "assay data get demo-lm brings the model")]
+    assert result.also == ("simulated",)
+
+
+def test_a_part_that_could_not_run_runs_when_the_run_is_resumed(tmp_path):
+    def refuse(path, scale, params):
+        raise InputError("not here")
+
+    run(replace(TOY, also=(replace(SORTED, load=refuse),)), tmp_path, cases=1, jobs=1)
+    assert resumed(replace(TOY, also=(SORTED,)), tmp_path).also == ("sorted",)
+
+
+def test_a_bar_shows_the_arm_and_the_count(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich draws as on a terminal
+    monkeypatch.setenv("COLUMNS", "120")
+    run(TOY, tmp_path, cases=1, jobs=1, progress=True)
+    drawn = capsys.readouterr().err
+    assert "toy · a value · case 0" in drawn
+    assert "3/3" in drawn
+
+
 # ------------------------------------------------------------------ what cannot be used
 
 

@@ -63,12 +63,17 @@ def test_from_sets_the_lowest_solve_rate_and_order_the_cascade(files, tmp_path):
 
 def test_a_table_with_tokens_and_other_column_names_is_priced(tmp_path):
     rows = "".join(
-        f"{m},t{i},{int(i % 2 or m == 'big')},1000,{500 * k}\n" for m, k in (("small", 1), ("big", 9)) for i in range(20) for _ in "ab"
+        f"{m},t{i},{int(i % 2 or m == 'big')},1000,{500 * k}\n"
+        for m, k in (("small", 1), ("big", 9))
+        for i in range(20)
+        for _ in "ab"
     )
     (tmp_path / "runs.csv").write_text("llm,issue,ok,input_tokens,output_tokens\n" + rows)
     (tmp_path / "prices.csv").write_text("model,input_per_million,output_per_million\nsmall,1,2\nbig,5,10\n")
     columns = ["--model-column", "llm", "--task-column", "issue", "--solved-column", "ok"]
-    done = use(tmp_path / "runs.csv", "--prices", tmp_path / "prices.csv", *columns, "--boot", 5, "-o", tmp_path / "out")
+    done = use(
+        tmp_path / "runs.csv", "--prices", tmp_path / "prices.csv", *columns, "--boot", 5, "-o", tmp_path / "out"
+    )
     assert done.exit_code == 0
     costs = json.loads((tmp_path / "out" / "policy.json").read_text())["attempt_costs"]
     assert costs == pytest.approx({"small": 0.002, "big": 0.05})

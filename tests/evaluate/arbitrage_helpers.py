@@ -55,7 +55,7 @@ def worthwhile_market(n_problems=100, n_attempts=20, extra=None, **options):
 
 
 def cascade_one_by_one(curves, budgets, thresholds):
-    """The paper's cascade for each problem on its own, then the mean: (n_stages, n_problems, n_budgets) -> (n_budgets,)."""
+    """The paper's cascade for each problem on its own, then the mean over problems: (n_budgets,)."""
     found = []
     for problem in range(curves.shape[1]):
         q, s, xs, ys = 0.0, 0.0, [], []

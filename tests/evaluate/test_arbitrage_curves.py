@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from arbitrage_helpers import cascade_one_by_one, random_market, specialists, two_bernoulli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import comb
@@ -19,8 +20,6 @@ from assay.evaluate.arbitrage.curves import (
     round_robin,
     stage_spend,
 )
-
-from arbitrage_helpers import cascade_one_by_one, random_market, specialists, two_bernoulli
 
 GRID = np.geomspace(0.5, 100, 400)
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from arbitrage_helpers import random_market, worthwhile_market
 
 from assay._core.errors import InputError
 from assay.evaluate.arbitrage import (
@@ -11,8 +12,6 @@ from assay.evaluate.arbitrage import (
     fit_budget_curve,
     revenue_shares,
 )
-
-from arbitrage_helpers import random_market, worthwhile_market
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +96,10 @@ def test_results_print_and_draw_with_units(market, policy, make):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m, p: competition(m, p, at=0.9999), r"^no single provider reaches a solve rate of 0\.9999, so there is"),
+        (
+            lambda m, p: competition(m, p, at=0.9999),
+            r"^no single provider reaches a solve rate of 0\.9999, so there is",
+        ),
         (lambda m, p: competition(m, p, step=1.5), r"^step 1\.5 is not between 0 and 1$"),
         (lambda m, p: revenue_shares(m, p, [0.9999]), r"^no single provider reaches a solve rate of 0\.9999"),
         (lambda m, p: fit_budget_curve(m, p, [-1.0]), r"^fit budgets are numbers above zero$"),
@@ -105,7 +107,10 @@ def test_results_print_and_draw_with_units(market, policy, make):
             lambda m, p: fit_budget_curve(m, p, [1.0], evaluate_on=random_market(max_budget=5)),
             r"^evaluate_on has other providers or budgets; make both with subset\(\) of one market$",
         ),
-        (lambda m, p: distillation(m, ["cheap"], "cheap"), r"^give at least one student, and a teacher that is not one of them$"),
+        (
+            lambda m, p: distillation(m, ["cheap"], "cheap"),
+            r"^give at least one student, and a teacher that is not one of them$",
+        ),
     ],
 )
 def test_questions_that_have_no_answer_are_refused(market, policy, call, message):

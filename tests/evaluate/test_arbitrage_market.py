@@ -7,11 +7,10 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from arbitrage_helpers import random_market, specialists
 
 from assay._core.errors import InputError
 from assay.evaluate.arbitrage import EXAMPLE_PRICES, Market, read_market, read_prices
-
-from arbitrage_helpers import random_market, specialists
 
 ROWS = specialists(4)
 
@@ -100,7 +99,9 @@ def test_a_budget_beyond_the_record_of_a_lucky_problem_is_flagged_as_saturated()
 
 def test_single_attempts_are_warned_of():
     once = ROWS.drop_duplicates()
-    with pytest.warns(UserWarning, match=r"^one attempt on most tasks by a, b: a pass curve of one attempt is a single"):
+    with pytest.warns(
+        UserWarning, match=r"^one attempt on most tasks by a, b: a pass curve of one attempt is a single"
+    ):
         Market.from_attempts(once)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -157,10 +158,16 @@ def test_options_that_cannot_be_used_are_refused(options, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"id": "t9", "mean_cost": 1.0, "attempts": []}, r"row 7: attempts is a list of 0 and 1 with at least one entry"),
+        (
+            {"id": "t9", "mean_cost": 1.0, "attempts": []},
+            r"row 7: attempts is a list of 0 and 1 with at least one entry",
+        ),
         ({"id": "t9", "mean_cost": 1.0, "attempts": [0, 2]}, r"row 7: attempts is a list of 0 and 1"),
         ({"id": "t9", "mean_cost": 0, "attempts": [1]}, r"row 7: mean_cost 0 is not above zero; an attempt has a cost"),
-        ({"id": "t1", "mean_cost": 1.0, "attempts": [1]}, r"row 7: the task 't1' occurs twice; put its attempts into one"),
+        (
+            {"id": "t1", "mean_cost": 1.0, "attempts": [1]},
+            r"row 7: the task 't1' occurs twice; put its attempts into one",
+        ),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(providers, line, message):
@@ -195,7 +202,9 @@ def test_tokens_that_are_no_cost_are_refused(tmp_path, cells, message):
 
 def test_tokens_without_prices_ask_for_a_price_list(tmp_path):
     (tmp_path / "runs.csv").write_text("model,task,solved,input_tokens,output_tokens\na,t,1,5,5\nb,t,1,5,5\n")
-    with pytest.raises(InputError, match=r"runs\.csv has tokens but no costs; give a price list \(model, input_per_mil"):
+    with pytest.raises(
+        InputError, match=r"runs\.csv has tokens but no costs; give a price list \(model, input_per_mil"
+    ):
         read_market(tmp_path / "runs.csv")
 
 

@@ -6,16 +6,15 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+from arbitrage_helpers import cascade_one_by_one, random_market, specialists, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay._core.errors import InputError
 from assay.evaluate.arbitrage import CascadePolicy, Market, arbitrage, read_market
+from assay.evaluate.arbitrage.analyse import _Curves, _margins, _resamples
 from assay.evaluate.arbitrage.curves import cascade, expected_spend
-from assay.evaluate.arbitrage.report import _Curves, _margins, _resamples
 from assay.evaluate.arbitrage.search import candidates, market_prices
-
-from arbitrage_helpers import cascade_one_by_one, random_market, specialists, table
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +229,8 @@ def test_too_few_tasks_for_held_out_margins_are_refused():
         ("[]", r"is not a policy \(assay/arbitrage-policy/1\)"),
         ('{"schema": "assay/arbitrage-policy/1", "order": ["a"], "thresholds": {}}', "do not name the same providers"),
         (
-            '{"schema": "assay/arbitrage-policy/1", "order": ["a"], "thresholds": {"a": -1}, "attempt_costs": {"a": 1}}',
+            '{"schema": "assay/arbitrage-policy/1", "order": ["a"], "thresholds": {"a": -1}, '
+            '"attempt_costs": {"a": 1}}',
             "thresholds are at least 0",
         ),
     ],
@@ -257,7 +257,7 @@ def test_real_agents_have_the_pass_rates_and_costs_that_the_paper_lists(agents):
     assert found.loc["mini-coder-4b", ["pass_at_1", "attempt_cost"]].tolist() == pytest.approx(
         [0.227, 0.0044], abs=5e-4
     )
-    # The card's .296 and .0061 are over all 446 issues of that provider; on the 445 in common they differ in the third.
+    # The paper's .296 and .0061 are over all 446 issues of that provider; these are over the 445 in common.
     assert found.loc["qwen3-coder-30b", ["pass_at_1", "attempt_cost"]].tolist() == pytest.approx(
         [0.297, 0.0061], abs=5e-4
     )

@@ -7,11 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from arbitrage_helpers import two_bernoulli
 
 from assay._core.errors import InputError
-from assay.evaluate.arbitrage import Budget, CascadePolicy, CascadeRunner, Market, read_market
-
-from arbitrage_helpers import two_bernoulli
+from assay.evaluate.arbitrage import Budget, CascadePolicy, CascadeRunner, read_market
 
 
 def policy_of(thresholds, attempt_costs):
@@ -93,9 +92,7 @@ def test_64_concurrent_solves_never_overspend_and_leave_no_more_than_one_attempt
     service = PaidService(most=0.25)
     policy = policy_of({"service": 2.0}, {"service": 0.14})
     log = tmp_path / "log.jsonl"
-    runner = CascadeRunner(
-        policy, {"service": service}, is_true, budget=budget, max_cost={"service": 0.25}, log=log
-    )
+    runner = CascadeRunner(policy, {"service": service}, is_true, budget=budget, max_cost={"service": 0.25}, log=log)
     with ThreadPoolExecutor(64) as pool:
         outcomes = list(pool.map(runner.solve, range(64)))
     assert service.exposure <= budget + 1e-9  # what is open is counted at its most: no moment at which luck was needed
@@ -123,7 +120,9 @@ def test_what_is_set_aside_comes_back_to_those_who_wait():
 
 def test_a_policy_file_drives_the_runner(tmp_path):
     TWO.save(tmp_path / "policy.json")
-    runner = CascadeRunner(tmp_path / "policy.json", {"cheap": lambda p: (None, 1.0), "dear": lambda p: (p, 3.0)}, is_true)
+    runner = CascadeRunner(
+        tmp_path / "policy.json", {"cheap": lambda p: (None, 1.0), "dear": lambda p: (p, 3.0)}, is_true
+    )
     outcome = runner.solve("answer")
     assert (outcome.solution, outcome.stage, outcome.cost) == ("answer", "dear", 6.0)
     assert [attempt.provider for attempt in outcome.attempts] == ["cheap"] * 3 + ["dear"]
@@ -186,7 +185,9 @@ def test_a_provider_without_a_solver_is_named():
 
 def test_a_budget_without_the_most_an_attempt_can_cost_is_refused():
     solvers = {"cheap": lambda p: (1, 1.0), "dear": lambda p: (1, 3.0)}
-    with pytest.raises(InputError, match=r"^a budget is kept only if the most that an attempt can cost is known: give ma"):
+    with pytest.raises(
+        InputError, match=r"^a budget is kept only if the most that an attempt can cost is known: give ma"
+    ):
         CascadeRunner(TWO, solvers, is_true, budget=5.0, max_cost={"cheap": 1.0})
 
 

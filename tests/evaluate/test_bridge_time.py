@@ -20,7 +20,6 @@ from assay.evaluate.bridge.horizons import (
     month_number,
     rolling_horizon_difficulty,
 )
-from assay.evaluate.bridge.irt import rescaled
 from assay.evaluate.bridge.likelihood import Parameters
 
 
@@ -273,7 +272,7 @@ def test_a_model_that_solves_nothing_has_no_metr_horizon():
 def test_another_scale_of_the_latent_line_changes_nothing_that_is_reported(scale, shift):
     frame, minutes, dates = small_world()
     irt = TimeHorizonIRT().fit(frame, minutes, dates)
-    moved = rescaled(irt.parameters_, scale, shift)
+    moved = irt.parameters_.rescaled(scale, shift)
     timed = irt.items_["calibration"].to_numpy()
     line = calibrate(moved.difficulty[timed], irt.items_.loc[timed, "human_minutes"].to_numpy())
     model, task = np.arange(20).repeat(60), np.tile(np.arange(60), 20)

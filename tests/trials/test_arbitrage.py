@@ -69,7 +69,7 @@ def test_each_solver_finds_a_factor_it_must_find():
 def test_the_costs_of_an_attempt_are_those_of_its_multiplications():
     n = semiprime(RNG(2))
     costs = [solver(n, RNG(0))[1] for solver in (p_minus_1, rho, ecm)]
-    # The card counts about 900, 5,200 and 3,267; rho takes three squarings and a product in each of 1,500 steps here.
+    # About 900 and 3,267 for p − 1 and ecm; rho takes three squarings and a product in each of 1,500 steps here.
     assert costs == [pytest.approx(900, rel=0.1), 6000, pytest.approx(3267, rel=0.01)]
 
 
@@ -124,7 +124,9 @@ def test_a_cascade_of_one_provider_is_that_provider(recorded):
 
 def test_without_data_the_real_part_says_what_to_bring(tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"^no recorded attempts in .*market: put the provider files of github\.com/Ric"):
+    with pytest.raises(
+        InputError, match=r"^no recorded attempts in .*market: put the provider files of github\.com/Ric"
+    ):
         load_attempts(None, "quick", TRIAL.also[0].params)
 
 
@@ -135,7 +137,7 @@ def test_the_real_part_reads_three_agents(real_data, monkeypatch):
 
 @pytest.mark.slow
 def test_rho_adds_nothing_to_ecm_and_p_minus_1_does():
-    # The card's negative controls: at these sizes rho is dominated, and a cascade of p − 1 and rho does not get far enough.
+    # The negative controls: at these sizes rho is dominated, and a cascade of p − 1 and rho does not get far enough.
     attempts = factoring_attempts(400, seed=0)
     market = Market.from_attempts(attempts, budgets=np.geomspace(1e2, 3e5, 250))
     margins = {

@@ -6,9 +6,10 @@ import pytest
 from assay._core.errors import InputError
 from assay._core.tables import write_table
 from assay.trials.evaluate import bridge
-from assay.trials.evaluate.bridge import TRIAL, cases, load_table, make_world, rho_steps
+from assay.trials.evaluate.bridge import TRIAL, load_table, make_world, rho_steps, untimed_folds, untimed_suite
 
-DEFAULTS = dict(TRIAL.params)
+TREND, TIMED, TRANSFER = TRIAL.also
+DEFAULTS = dict(TIMED.params)
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +55,13 @@ def test_budgets_double_every_six_months(world):
 
 
 def test_cases_are_the_same_again_and_a_shorter_run_is_the_start_of_a_longer_one():
-    one, two = list(cases(0.5, 1, 7)), list(cases(0.5, 2, 7))
+    one, two = list(untimed_suite(0.5, 1, 7)), list(untimed_suite(0.5, 2, 7))
     assert one[0].given.responses.equals(two[0].given.responses)
     assert [case.id for case in two] == ["world 1", "world 2"]
 
 
 def test_no_arm_sees_the_times_it_is_asked_for():
-    case = next(iter(cases(0.5, 1, 0)))
+    case = next(iter(untimed_suite(0.5, 1, 0)))
     assert not set(case.given.asked) & set(case.given.minutes.index)
 
 
@@ -73,7 +74,7 @@ def folder(tmp_path, world):
 
 def test_a_folder_of_ones_own_is_cut_into_disjoint_folds(folder):
     data = load_table(str(folder), "quick", DEFAULTS)
-    found = list(cases(data.value, 8, 0))
+    found = list(untimed_folds(data.value, 8, 0))
     asked = [task for case in found for task in case.given.asked]
     assert len(found) == 8
     assert (len(asked), len(set(asked))) == (data.value.minutes.size, data.value.minutes.size)
@@ -82,7 +83,7 @@ def test_a_folder_of_ones_own_is_cut_into_disjoint_folds(folder):
 
 def test_a_held_out_benchmark_is_never_calibrated_on(folder):
     data = load_table(str(folder), "quick", DEFAULTS | {"holdout": "suite 2/*"})
-    for case in cases(data.value, 4, 0):
+    for case in untimed_folds(data.value, 4, 0):
         assert all(task.startswith("suite 2/") for task in case.given.asked)
         assert not any(task.startswith("suite 2/") for task in case.given.minutes.index)
 
@@ -101,28 +102,35 @@ def test_a_folder_without_the_files_says_what_belongs_there(tmp_path):
         load_table(str(tmp_path), "quick", DEFAULTS)
 
 
-def test_holding_out_needs_data():
-    with pytest.raises(InputError, match="holdout names tasks of your own data"):
-        load_table(None, "quick", DEFAULTS | {"holdout": "x"})
+def test_without_the_papers_table_the_message_says_what_to_put_where(tmp_path, monkeypatch):
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=r"the paper's table is not here: put responses.csv and human_minutes.csv"):
+        load_table(None, "quick", DEFAULTS)
+
+
+def test_the_papers_table_gives_metrs_tasks_and_holds_swe_bench_out(real_data):
+    timed = load_table(None, "quick", DEFAULTS).value
+    transfer = load_table(None, "quick", dict(TRANSFER.params)).value
+    assert (len(timed.minutes), timed.held_out) == (170, None)
+    assert (len(transfer.minutes), int(transfer.held_out.sum())) == (670, 500)
 
 
 def test_every_arm_answers_every_question():
-    for case in cases(0.5, 1, 0):
+    for case in untimed_suite(0.5, 1, 0):
         for arm in TRIAL.arms:
             scores = TRIAL.score(case, arm.run(case.given, 0))
             assert set(scores) == {metric.name for metric in TRIAL.metrics}
 
 
 def test_every_arm_of_the_trend_finds_a_doubling_time():
-    trend = TRIAL.also[0]
-    for case in trend.cases(None, 1, 0):
-        for arm in trend.arms:
-            assert np.isfinite(trend.score(case, arm.run(case.given, 0))["doubling_error"])
+    for case in TREND.cases(None, 1, 0):
+        for arm in TREND.arms:
+            assert np.isfinite(TREND.score(case, arm.run(case.given, 0))["doubling_error"])
 
 
 def test_bridge_beats_success_rates_where_weak_models_ran_only_easy_tasks():
     errors = {arm.name: [] for arm in TRIAL.arms[:2]}
-    for case in cases(0.5, 6, 0):
+    for case in untimed_suite(0.5, 6, 0):
         for arm in TRIAL.arms[:2]:
             errors[arm.name].append(TRIAL.score(case, arm.run(case.given, 0))["log_error"])
     assert np.mean(errors["BRIDGE"]) < np.mean(errors["logit success rate"])

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import beta
 
 from assay import bench
 from assay._core.errors import InputError
 from assay.decode.tmafc import Recorded, write_samples
 from assay.trials.decode import tmafc
-from assay.trials.decode.tmafc import MAIN, MAIN_ACCURACY, SIMULATED, SMOLLM2, TRIAL
+from assay.trials.decode.tmafc import MAIN, SIMULATED, SMOLLM2
 
 
 def run_all(trial, data, n, seed=0):
@@ -24,13 +25,13 @@ def run_all(trial, data, n, seed=0):
 
 @pytest.fixture(scope="module")
 def digits():
-    return tmafc.digits_or_file(None, "quick", MAIN.params)
+    return tmafc.digits_or_file(None, "quick", MAIN[0].params)
 
 
 def test_the_arms_see_no_gold_answers(digits):
     for trial, data in (
         (MAIN, digits),
-        (SIMULATED[0], tmafc.simulation(None, "quick", {**MAIN.params, "questions": 5})),
+        (SIMULATED[0], tmafc.simulation(None, "quick", {**MAIN[0].params, "questions": 5})),
     ):
         for case in trial.cases(data.value, 2, 0):
             assert all(record.gold is None for record in case.given.records)
@@ -55,12 +56,12 @@ def test_every_image_of_a_digit_is_read_in_one_row_only(digits):
 
 
 def test_on_the_simulated_model_voting_by_component_saves_samples_and_mistakes():
-    data = tmafc.simulation(None, "quick", {**MAIN.params, "questions": 100})
-    found = run_all(SIMULATED[1], data, 3)
-    uniform, whole = found.loc["FC, uniform prior"], found.loc["adaptive-consistency"]
+    data = tmafc.simulation(None, "quick", {**MAIN[0].params, "questions": 100})
+    parts, rivals = run_all(SIMULATED[2], data, 3), run_all(SIMULATED[0], data, 3)
+    uniform, whole = parts.loc["FC, uniform prior"], rivals.loc["adaptive-consistency"]
     assert uniform["samples"] < 0.85 * whole["samples"]
     assert uniform["accuracy"] > whole["accuracy"]
-    assert found.loc["FC + ASCC", "samples"] < uniform["samples"]
+    assert parts.loc["FC + ASCC", "samples"] < uniform["samples"]
 
 
 def test_the_simulated_model_is_as_accurate_as_it_says():
@@ -79,6 +80,10 @@ def test_a_third_of_the_simulated_questions_is_in_each_category():
     labels = [tmafc.simulated_question(rng, number, 1).category for number in range(3000)]
     # Standard error of a share: sqrt(2/9 / 3000) = 0.0086
     assert [labels.count(label) / 3000 for label in ("Easy", "Middle", "Hard")] == pytest.approx([1 / 3] * 3, abs=0.035)
+
+
+def test_the_limits_of_the_thirds_are_those_of_a_beta_distribution():
+    assert beta(2, 2).cdf(tmafc.THIRDS) == pytest.approx([1 / 3, 2 / 3], abs=1e-4)
 
 
 def test_forms_are_always_the_same_and_more_of_them_begin_with_the_fewer():
@@ -124,20 +129,21 @@ def user_samples(tmp_path, gold):
 
 
 def test_recorded_samples_of_a_user_are_tried(tmp_path):
-    data = tmafc.digits_or_file(user_samples(tmp_path, gold=True), "quick", MAIN.params)
-    found = run_all(MAIN, data, 10)
+    data = tmafc.digits_or_file(user_samples(tmp_path, gold=True), "quick", MAIN[0].params)
+    found = run_all(MAIN[0], data, 10)
     assert (data.n, found.loc["self-consistency", "samples"]) == (40, 20)
     assert found.loc["FC + ASCC", "samples"] < 20
 
 
 def test_without_gold_answers_right_means_as_all_samples_would_answer(tmp_path):
-    data = tmafc.digits_or_file(user_samples(tmp_path, gold=False), "quick", MAIN.params)
+    data = tmafc.digits_or_file(user_samples(tmp_path, gold=False), "quick", MAIN[0].params)
     assert "no gold answers" in data.name
-    assert run_all(MAIN_ACCURACY, data, 10).loc["SC by component", "accuracy"] == 1
+    assert run_all(MAIN[2], data, 10).loc["SC by component", "accuracy"] == 1
 
 
 def test_the_trial_runs_in_the_bench_and_fewer_samples_are_found(tmp_path):
-    result = bench.run(replace(TRIAL, also=()), cases=8, jobs=1, out=tmp_path / "run", progress=False)
+    trial = replace(SIMULATED[0], params={**SIMULATED[0].params, "questions": 20})
+    result = bench.run(trial, cases=8, jobs=1, out=tmp_path / "run", progress=False)
     assert not result.failures
     assert result.verdict.outcome == "better"
     assert result.claim.outcome == "supported"

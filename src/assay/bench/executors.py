@@ -26,6 +26,10 @@ RAY_RETRIES = 2
 
 KNOCK_SECONDS = 10
 
+#: By default loky restarts a worker that has grown by 300 MB: a model that an arm keeps would be loaded, and timed,
+#: again and again. A worker that leaks until it dies is replaced, and its task runs again.
+LOKY = {"LOKY_MAX_MEMORY_LEAK_SIZE": "1e18"}
+
 
 def local(tasks: Iterable[Task], *, threads: int, jobs: int | None = None) -> Generator[Row]:
     """Run tasks in processes of this machine.
@@ -58,7 +62,8 @@ def local(tasks: Iterable[Task], *, threads: int, jobs: int | None = None) -> Ge
 def _pool(width: int, threads: int) -> Any:
     import loky
 
-    return loky.ProcessPoolExecutor(width, env=environment(threads), initializer=end_with, initargs=(os.getpid(),))
+    variables = environment(threads) | LOKY
+    return loky.ProcessPoolExecutor(width, env=variables, initializer=end_with, initargs=(os.getpid(),))
 
 
 def _through(pool: Any, queue: Iterator[Task], width: int) -> Generator[Row, None, list[Task]]:

@@ -6,7 +6,7 @@ signed-rank test rejects at 5 %. None of them is enough at 6 to 20 cases. Where 
 misses it in 9 to 14 % of normal and 9 to 18 % of exponential samples; the test is exact for symmetric differences but
 rejects in 6 to 13 % of exponential samples, whose median is not zero; and both together still err in up to 10 % of
 the latter. With the studentised interval, which follows the skewness, the three together stay below 7 % on both.
-Differences as skewed as a lognormal's (skewness 6) need 20 cases for that: with 6 to 10, 7 to 11 % are wrong.
+On differences as skewed as a lognormal's (skewness 6), 6 to 11 % of trials without an effect still decide.
 
 References: Efron, "Better Bootstrap Confidence Intervals", JASA 82 (1987); Hall, "Theoretical Comparison of Bootstrap
 Confidence Intervals", Annals of Statistics 16 (1988), for the studentised one; Wilcoxon, Biometrics Bulletin 1 (1945).

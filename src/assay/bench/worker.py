@@ -98,9 +98,9 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def end_with(parent: int) -> None:
-    """Let this worker end when the process `parent` does, which may be killed with no time to end its workers.
+    """Let this local worker end when the process `parent` does, which may be killed with no time to end its workers.
 
-    The start of a local worker. Where a worker hears nothing, a run that was killed would leave its arms running.
+    Without this, a run that was killed would leave its arms running.
     """
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Measure models: what people do with votes, scores and test sets."""
+"""Measure models: what people do with votes, scores, recorded attempts and test sets."""
 
 from __future__ import annotations
 
@@ -6,15 +6,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from assay.evaluate.arbitrage import CascadePolicy, CascadeRunner, Market, read_market
+    from assay.evaluate.bridge import Forecast, TimeHorizonIRT, read_responses
     from assay.evaluate.judge_rank import Comparison, JudgeRanking, read_votes
 
-__all__ = ["Comparison", "JudgeRanking", "read_votes"]
+__all__ = [
+    "CascadePolicy",
+    "CascadeRunner",
+    "Comparison",
+    "Forecast",
+    "JudgeRanking",
+    "Market",
+    "TimeHorizonIRT",
+    "read_market",
+    "read_responses",
+    "read_votes",
+]
 
-_MODULES = {
-    "Comparison": "assay.evaluate.judge_rank",
-    "JudgeRanking": "assay.evaluate.judge_rank",
-    "read_votes": "assay.evaluate.judge_rank",
+# Loaded when they are asked for: a method that is not used costs nothing.
+_NAMES = {
+    "arbitrage": ("CascadePolicy", "CascadeRunner", "Market", "read_market"),
+    "bridge": ("Forecast", "TimeHorizonIRT", "read_responses"),
+    "judge_rank": ("Comparison", "JudgeRanking", "read_votes"),
 }
+_MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -77,10 +77,17 @@ def fit_beta_prior(votes: ArrayLike, agreeing: ArrayLike, bounds: tuple[float, f
         raise InputError(f"bounds are ({low!r}, {high!r}); expected 0 < low < high")
     pairs, counts = _pairs(votes, agreeing)
     start = np.clip([1.0, 1.0], low, high)
+    # Truncated Newton within bounds. SciPy's L-BFGS-B finds the same point, but its calls to BLAS for
+    # 2 × 2 matrices wait a tenth of a second for threads on a machine that is busy with a model.
     found = minimize(
-        _nll, start, (pairs, counts), jac=True, method="L-BFGS-B", bounds=[bounds, bounds],
-        options={"ftol": 1e-13, "gtol": 1e-9},
-    )  # fmt: skip
+        _nll,
+        start,
+        (pairs, counts),
+        jac=True,
+        method="TNC",
+        bounds=[bounds, bounds],
+        options={"ftol": 1e-13, "gtol": 1e-9, "xtol": 1e-9},
+    )
     alpha, beta = (float(value) for value in np.clip(found.x, low, high))
     return Prior(alpha, beta)
 

@@ -13,11 +13,13 @@ held-out margins, imperfect verifiers, costs of single attempts and the online r
 - :func:`competition`, :func:`revenue_shares`, :func:`fit_budget_curve`, :func:`distillation`: what follows from it
 """
 
-from assay.evaluate.arbitrage.economics import MarketCurve, competition, distillation, fit_budget_curve, revenue_shares
+from assay.evaluate.arbitrage.analyse import arbitrage
+from assay.evaluate.arbitrage.economics import competition, distillation, fit_budget_curve, revenue_shares
 from assay.evaluate.arbitrage.market import Market
 from assay.evaluate.arbitrage.policy import CascadePolicy
 from assay.evaluate.arbitrage.read import EXAMPLE_PRICES, read_market, read_prices
-from assay.evaluate.arbitrage.report import ArbitrageReport, Estimate, Margins, arbitrage
+from assay.evaluate.arbitrage.report import ArbitrageReport, Estimate, Margins
+from assay.evaluate.arbitrage.result import MarketCurve
 from assay.evaluate.arbitrage.runner import Attempt, Budget, CascadeRunner, Outcome
 
 __all__ = [

@@ -19,7 +19,7 @@ CASCADE = "#D55E00"
 
 
 def new_axes(ax: Axes | None) -> Axes:
-    """The axes given, or those of a new figure that belongs to nobody's session."""
+    """The axes given, or those of a new figure that no window shows."""
     if ax is not None:
         return ax
     from matplotlib.figure import Figure

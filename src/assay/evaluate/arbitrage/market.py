@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from assay._core.errors import InputError
 from assay._core.seeds import generator
+from assay.evaluate.arbitrage.checks import budget_grid, check_units, checked, split
 from assay.evaluate.arbitrage.curves import (
     Array,
     Counts,
@@ -26,28 +27,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike, NDArray
 
-T = TypeVar("T", bound=np.generic)
-
-#: Points of the budget grid, as the authors use.
-N_BUDGETS = 250
-
 #: Where more than this share of the problems is saturated, a curve says little.
 SATURATED = 0.10
 
 #: With k ≥ n attempts the estimate is 1 as soon as one attempt was right, while the truth is about 1 − exp(−c): for
 #: five successes the difference is below one per cent.
 ENOUGH_SUCCESSES = 5
-
-#: Median costs of two providers further apart than this are in different units (tokens beside money).
-LARGEST_COST_RATIO = 1e5
-
-#: Spellings of the columns that are understood without being told.
-ALIASES = {
-    "model": ("model", "provider"),
-    "task": ("task", "problem"),
-    "solved": ("solved", "correct"),
-    "cost": ("cost",),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +134,7 @@ class Market:
         [1.0, inf]
         """
         names = {"model": model, "task": task, "solved": solved, "cost": cost}
-        table = _checked(attempts, names, where)
+        table = checked(attempts, names, where)
         if not 0.0 <= verify_fpr < 1.0:
             raise InputError(f"verify_fpr {verify_fpr!r} is not a probability below 1; give the verifier's error rate")
         provider_of, providers = table["model"].factorize()
@@ -169,7 +154,7 @@ class Market:
         total = np.bincount(cell, table["cost"], shape[0] * shape[1]).reshape(shape)
         n, right = n[:, common], right[:, common].astype(np.int64)
         mean_cost = total[:, common] / n
-        _check_units(tuple(providers), mean_cost, where)
+        check_units(tuple(providers), mean_cost, where)
         once = [str(name) for name in np.asarray(providers, dtype=object)[(n < 2).mean(axis=1) > 0.5]]
         if once:
             warnings.warn(
@@ -177,11 +162,11 @@ class Market:
                 "says nothing about retries, so single providers look worse than they are and the margin too good",
                 stacklevel=2,
             )
-        grid = _grid(n, mean_cost, table["cost"].min(), max_budget, budgets)
+        grid = budget_grid(n, mean_cost, table["cost"].min(), max_budget, budgets)
         if attempt_costs:
             rng = generator(random_state)
-            right_of = _split(cell, table["solved"].to_numpy(np.int64))
-            cost_of = _split(cell, table["cost"].to_numpy(np.float64))
+            right_of = split(cell, table["solved"].to_numpy(np.int64))
+            cost_of = split(cell, table["cost"].to_numpy(np.float64))
             keys = [(provider * shape[1] + common).tolist() for provider in range(shape[0])]
             curves = [
                 pass_curves_by_attempt([right_of[k] for k in row], [cost_of[k] for k in row], grid, rng, verify_fpr)
@@ -359,76 +344,3 @@ class Market:
                 "saturated": [float(self.saturation(name, self.max_budget)) for name in self.providers],
             }
         )
-
-
-def _checked(attempts: pd.DataFrame, names: dict[str, str | None], where: str) -> pd.DataFrame:
-    from assay._core.tables import check_columns
-
-    if "cascade_stage" in attempts.columns:
-        raise InputError(
-            f"{where} is the log of a cascade: it stops at the first success, so later providers only met what earlier "
-            "ones could not solve; give attempts that did not depend on each other"
-        )
-    renamed = {
-        given or next((name for name in ALIASES[role] if name in attempts.columns), role): role
-        for role, given in names.items()
-    }
-    table = check_columns(
-        attempts,
-        {name: "text" if role in ("model", "task") else "number" for name, role in renamed.items()},
-        where=where,
-        allow_missing=[name for name, role in renamed.items() if role == "cost"],
-    )[list(renamed)].set_axis(list(renamed.values()), axis=1)
-    column = {role: name for name, role in renamed.items()}
-    wrong = ~table["solved"].isin([0.0, 1.0])
-    if wrong.any():
-        row = int(wrong.to_numpy().argmax())
-        raise InputError(
-            f"{where}, row {row + 1}, column {column['solved']!r}: {table['solved'].iloc[row]:g} is not 0 or 1; "
-            "an attempt is verified as solved or it is not"
-        )
-    wrong = ~(table["cost"] > 0)
-    if wrong.any():
-        row = int(wrong.to_numpy().argmax())
-        value = table["cost"].iloc[row]
-        shown = "the cell is empty" if np.isnan(value) else f"{value:g} is not above zero"
-        raise InputError(
-            f"{where}, row {row + 1}, column {column['cost']!r}: {shown}; an attempt has a cost, in one unit for all "
-            "providers: fill it in, or leave the row out"
-        )
-    return table
-
-
-def _check_units(providers: tuple[str, ...], cost: Array, where: str) -> None:
-    typical = np.median(cost, axis=1)
-    low, high = int(typical.argmin()), int(typical.argmax())
-    if typical[high] > LARGEST_COST_RATIO * typical[low]:
-        raise InputError(
-            f"{where}: an attempt costs {typical[high]:.3g} at {providers[high]!r} and {typical[low]:.3g} at "
-            f"{providers[low]!r}; that looks like tokens beside money: give all costs in one unit"
-        )
-
-
-def _grid(n_attempts: Counts, cost: Array, least: float, max_budget: float | None, budgets: ArrayLike | None) -> Array:
-    """The budget grid: given, or log-spaced from half of the cheapest attempt, where no curve has risen yet."""
-    if budgets is not None:
-        grid = np.asarray(budgets, dtype=float)
-        if grid.ndim != 1 or len(grid) < 2 or not (grid[0] > 0 and np.isfinite(grid[-1]) and (np.diff(grid) > 0).all()):
-            raise InputError("budgets are at least two increasing finite numbers above zero")
-        return grid
-    if max_budget is None:
-        recorded = np.median(n_attempts * cost, axis=1).max()
-        one_each = np.quantile(cost, 0.99, axis=1).sum()
-        max_budget = float(max(recorded, one_each))
-    if not (np.isfinite(max_budget) and max_budget > least):
-        raise InputError(
-            f"a budget of {max_budget:g} per task buys no attempt (the cheapest costs {least:g}); raise it"
-        )
-    return np.geomspace(0.5 * least, max_budget, N_BUDGETS)
-
-
-def _split(cell: NDArray[np.intp], values: NDArray[T]) -> dict[int, NDArray[T]]:
-    """Values grouped by their cell."""
-    order = np.argsort(cell, kind="stable")
-    keys, starts = np.unique(cell[order], return_index=True)
-    return dict(zip(keys.tolist(), np.split(values[order], starts[1:]), strict=True))

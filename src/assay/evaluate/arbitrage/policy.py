@@ -72,6 +72,7 @@ class CascadePolicy:
     Examples
     --------
     >>> import pandas as pd
+    >>> from assay.evaluate.arbitrage import Market
     >>> rows = [("cheap", f"t{i}", i < 6, 1.0) for i in range(10)] + [("dear", f"t{i}", True, 5.0) for i in range(10)]
     >>> market = Market.from_attempts(
     ...     pd.DataFrame(rows * 2, columns=["model", "task", "solved", "cost"]), max_budget=10

@@ -10,7 +10,8 @@ import numpy as np
 
 from assay._core.errors import InputError
 from assay._core.tables import check_columns, read_table
-from assay.evaluate.arbitrage.market import ALIASES, Market
+from assay.evaluate.arbitrage.checks import ALIASES
+from assay.evaluate.arbitrage.market import Market
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

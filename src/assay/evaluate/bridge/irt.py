@@ -24,7 +24,7 @@ from assay.evaluate.bridge.horizons import (
 )
 from assay.evaluate.bridge.likelihood import Array, Parameters, Prior, Responses
 from assay.evaluate.bridge.marginal import fit_mml
-from assay.evaluate.bridge.posterior import Fit, fit_map
+from assay.evaluate.bridge.posterior import Fit, fit_map, standardized
 from assay.evaluate.bridge.responses import code_responses, warn_disconnected
 from assay.evaluate.bridge.side_tables import dates_by_model, minutes_by_task
 from assay.evaluate.bridge.variational import fit_svi
@@ -155,7 +155,7 @@ class TimeHorizonIRT(BaseEstimator):  # type: ignore[misc]
         if not found.converged:
             warnings.warn(f"the fit did not converge in {found.n_iter} iterations", ConvergenceWarning, stacklevel=2)
         if self.standardize:
-            found = _standardized(found)
+            found = standardized(found)
         self.parameters_: Parameters = found.parameters
         self.log_likelihood_, self.n_iter_, self.converged_ = found.log_likelihood, found.n_iter, found.converged
         self.n_merged_, self.n_human_ = coded.n_merged, coded.n_human
@@ -390,27 +390,6 @@ class TimeHorizonIRT(BaseEstimator):  # type: ignore[misc]
         if q == 0.5 or how == "closed_form":
             return horizon_difficulty(self.parameters_, q)
         return rolling_horizon_difficulty(self.parameters_, q)
-
-
-def rescaled(parameters: Parameters, scale: float, shift: float) -> Parameters:
-    """(c theta + d, c b + d, a / c): the same probabilities on another scale."""
-    return Parameters(
-        scale * parameters.ability + shift,
-        scale * parameters.difficulty + shift,
-        parameters.log_discrimination - np.log(scale),
-    )
-
-
-def _standardized(found: Fit) -> Fit:
-    ability = found.parameters.ability
-    spread = float(ability.std())
-    if spread == 0:
-        raise InputError("standardize=True needs models of different ability, and here all have the same")
-    parameters = rescaled(found.parameters, 1.0 / spread, -float(ability.mean()) / spread)
-    return Fit(
-        parameters, found.ability_se / spread, found.difficulty_se / spread, found.log_likelihood, found.n_iter,
-        found.converged,
-    )  # fmt: skip
 
 
 def _date(text: str) -> pd.Timestamp:

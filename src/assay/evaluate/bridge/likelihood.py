@@ -86,6 +86,11 @@ class Parameters(NamedTuple):
         z: Array = a[item] * (self.ability[subject] - self.difficulty[item])
         return z
 
+    def rescaled(self, scale: float, shift: float) -> Parameters:
+        """(c theta + d, c b + d, a / c): the same probabilities on another scale."""
+        log_a = self.log_discrimination - np.log(scale)
+        return Parameters(scale * self.ability + shift, scale * self.difficulty + shift, log_a)
+
     def moved(self, step: Array, length: float = 1.0) -> Parameters:
         """The point a `length` of `step` (all three parts in a row) away."""
         n_subjects, n_items = len(self.ability), len(self.difficulty)

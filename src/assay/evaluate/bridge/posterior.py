@@ -7,11 +7,12 @@ same model by stochastic variational inference (see `variational`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import linalg, sparse
 
+from assay._core.errors import InputError
 from assay.evaluate.bridge.likelihood import (
     Array,
     Curvature,
@@ -51,6 +52,18 @@ class Fit:
     log_likelihood: float
     n_iter: int
     converged: bool
+
+
+def standardized(fit: Fit) -> Fit:
+    """The same fit on the scale on which abilities have mean 0 and standard deviation 1."""
+    ability = fit.parameters.ability
+    spread = float(ability.std())
+    if spread == 0:
+        raise InputError("standardize=True needs models of different ability, and here all have the same")
+    parameters = fit.parameters.rescaled(1.0 / spread, -float(ability.mean()) / spread)
+    return replace(
+        fit, parameters=parameters, ability_se=fit.ability_se / spread, difficulty_se=fit.difficulty_se / spread
+    )
 
 
 def start(responses: Responses) -> Parameters:

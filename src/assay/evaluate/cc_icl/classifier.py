@@ -280,8 +280,8 @@ def check_arrays(
         raise InputError(f"items have {support.shape[2]} features; the classifier was trained on {n_features}")
     if not (np.isfinite(support).all() and np.isfinite(query).all()):
         raise InputError("a feature is not finite; fill or drop it")
-    outside = (labels < 0) | (labels >= (n_answers or np.inf))
-    if labels.dtype.kind not in "iu" or outside.any():
-        worst = labels[outside].flat[0] if outside.any() else labels.dtype
-        raise InputError(f"support_y holds {worst}; expected codes of answers, whole numbers from 0")
+    is_code = labels.dtype.kind in "iu"
+    outside = (labels < 0) | (labels >= (n_answers or np.inf)) if is_code else np.ones(labels.shape, dtype=bool)
+    if outside.any():
+        raise InputError(f"support_y holds {labels[outside][0]!s}; expected codes of answers, whole numbers from 0")
     return support, labels.astype(np.int64), query

@@ -63,12 +63,25 @@ class LMPredictor:
         InputError
             The items are images, or two answers begin with the same token.
         """
-        inputs = text_inputs(questions, self.tokenizer, cot=self.cot).to(self.model.device)
         if self.cot:
+            inputs = text_inputs(questions, self.tokenizer, cot=True).to(self.model.device)
             return _written(self.model, self.tokenizer, inputs, self.max_new_tokens)
-        if "position_ids" in inspect.signature(self.model.forward).parameters:
-            inputs["position_ids"] = (inputs["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)
-        return _likeliest(self.model, self.tokenizer, inputs, questions[0].answers)
+        answers = questions[0].answers
+        return [answers[code] for code in first_token_logits(self.model, self.tokenizer, questions).argmax(axis=1)]
+
+
+def first_token_logits(model: Any, tokenizer: Any, questions: Sequence[Question]) -> NDArray[np.float64]:
+    """Logits of the first token of each answer, where the reply to each question would begin: (n, n_answers).
+
+    Raises
+    ------
+    InputError
+        The items are images, or two answers begin with the same token.
+    """
+    inputs = text_inputs(questions, tokenizer).to(model.device)
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        inputs["position_ids"] = (inputs["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)
+    return _answer_logits(model, tokenizer, inputs, questions[0].answers)
 
 
 class HFVLMPredictor:
@@ -107,7 +120,9 @@ class HFVLMPredictor:
         with _keeping_images(self.model, self.vision):
             if self.cot:
                 return _written(self.model, self.processor.tokenizer, inputs, self.max_new_tokens)
-            return _likeliest(self.model, self.processor.tokenizer, inputs, questions[0].answers)
+            answers = questions[0].answers
+            logits = _answer_logits(self.model, self.processor.tokenizer, inputs, answers)
+        return [answers[code] for code in logits.argmax(axis=1)]
 
 
 # ------------------------------------------------------------------------------------------------ prompts to tokens
@@ -191,13 +206,13 @@ def _first_tokens(tokenizer: Any, answers: Sequence[str]) -> list[int]:
     return first
 
 
-def _likeliest(model: Any, tokenizer: Any, inputs: Any, answers: Sequence[str]) -> list[str | None]:
+def _answer_logits(model: Any, tokenizer: Any, inputs: Any, answers: Sequence[str]) -> NDArray[np.float64]:
     import torch
 
     first = _first_tokens(tokenizer, answers)
     with torch.inference_mode():
         logits = model(**inputs, **_last_logits(model, 1)).logits[:, -1, first]
-    return [answers[code] for code in logits.argmax(dim=1).tolist()]
+    return np.asarray(logits.double().cpu().numpy())
 
 
 def _last_logits(model: Any, n: int) -> dict[str, int]:

@@ -1,9 +1,10 @@
 """tmafc beside self-consistency, adaptive-consistency and early-stopping self-consistency.
 
-Three sources of samples, and two questions to each: how many samples does it need, and are the answers as good as
-those of the best rival? The main source is a panel of decision trees that read rows of handwritten digits (or a user's
-recorded samples); `smollm2` is a small language model that fills in forms, sampled for real; `simulated` is a model of
-which everything is known. Nothing is sampled twice: every arm reads the same recorded samples as far as it needs.
+Three sources of samples, and three questions to each: does it need fewer samples than its rivals, are its answers as
+good as theirs, and what does the fitted prior cost? The main source is a panel of decision trees that read rows of
+handwritten digits (or a user's recorded samples); `smollm2` is a small language model that fills in forms, sampled for
+real; `simulated` is a model of which everything is known. Nothing is sampled twice: every arm reads the same recorded
+samples as far as it needs.
 """
 
 from __future__ import annotations
@@ -13,10 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.stats import beta as beta_distribution
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-from sklearn.tree import DecisionTreeClassifier
 
 from assay._core.cache import made_dir
 from assay._core.errors import InputError
@@ -138,6 +135,11 @@ def digits_or_file(path: str | None, scale: Scale, params: Mapping[str, Paramete
 
 def rows_of_digits() -> list[Recorded]:
     """Rows of two to five handwritten digits; a sample is how one tree, drawn at random, reads the row."""
+    # Here and not above: the processes that run the arms need none of it.
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+    from sklearn.tree import DecisionTreeClassifier
+
     images, labels = load_digits(return_X_y=True)
     train, test, train_labels, test_labels = train_test_split(
         images, labels, train_size=0.3, stratify=labels, random_state=0
@@ -320,8 +322,8 @@ def simulated_questions(data: Simulation, n: int, seed: int) -> Iterator[Case]:
         yield Case(f"stream {number + 1}", given, records)
 
 
-#: Splits questions of a Beta(2, 2) difficulty into thirds.
-THIRDS = beta_distribution.ppf([1 / 3, 2 / 3], 2, 2)
+#: Splits questions of a Beta(2, 2) difficulty into thirds: 3 x² - 2 x³ is 1/3 and 2/3.
+THIRDS = (0.38696, 0.61304)
 
 
 def simulated_question(rng: np.random.Generator, number: int, n_samples: int) -> Recorded:
@@ -344,12 +346,11 @@ def simulated_question(rng: np.random.Generator, number: int, n_samples: int) ->
 # ------------------------------------------------------------------------------------------------------ the trial
 
 METHOD = Arm("FC + ASCC", calibrated)
-BASELINES = (
+RIVALS = (
     Arm("self-consistency", partial(one_by_one, self_consistency), baseline=True),
     Arm("adaptive-consistency", partial(one_by_one, adaptive_consistency), baseline=True),
     Arm("early-stopping SC", partial(one_by_one, early_stopping), baseline=True),
 )
-#: These are parts of the method: they belong beside it where quality is judged, not where it must save samples.
 ABLATIONS = (
     Arm("FC, uniform prior", partial(one_by_one, fractal), baseline=True),
     Arm("SC by component", partial(one_by_one, component_majority), baseline=True),
@@ -361,25 +362,36 @@ METRICS = (
     Metric("accuracy", better="higher", help="share of answers with every component right"),
     Metric("component_f1", better="higher", help="F1 of the components of an answer"),
 )
+#: The paper's two claims, and the question that it leaves open: what the saving by the fitted prior costs.
 SAVES = Claim("needs fewer samples than adaptive and early-stopping self-consistency", metric="samples")
 KEEPS = Claim(
-    "answers as accurately as the best of them, within two points", metric="accuracy", margin=0.02, expects="no_worse"
+    "answers no less accurately than self-consistency and its adaptive relatives (within two points)",
+    metric="accuracy",
+    margin=0.02,
+    expects="no_worse",
+)
+GIVES_NOTHING_BACK = Claim(
+    "answers with the fitted prior no less accurately than without it (within two points)",
+    metric="accuracy",
+    margin=0.02,
+    expects="no_worse",
 )
 LIMITS: Mapping[str, Parameter] = {"tau": 0.95, "n_max": 40, "window": 5}
 
 
-def pair(part: str, **source: Any) -> tuple[Trial, Trial]:
-    """The two questions to one source of samples."""
-    shared = {"slug": "tmafc", "metrics": METRICS, "score": cost_and_quality, **source}
-    saves = Trial(claim=SAVES, arms=(METHOD, *BASELINES), part=part, **shared)
-    quality = f"{part}-accuracy" if part else "accuracy"
-    return saves, Trial(claim=KEEPS, arms=(METHOD, *BASELINES, *ABLATIONS), part=quality, **shared)
+def three(source: str, **shared: Any) -> tuple[Trial, Trial, Trial]:
+    """Three questions to one source of samples."""
+    prefix = f"{source}-" if source else ""
+    shared = {"slug": "tmafc", "metrics": METRICS, "score": cost_and_quality, **shared}
+    return (
+        Trial(claim=SAVES, arms=(METHOD, *RIVALS), part=source, **shared),
+        Trial(claim=KEEPS, arms=(METHOD, *RIVALS), part=f"{prefix}accuracy", **shared),
+        Trial(claim=GIVES_NOTHING_BACK, arms=(METHOD, *ABLATIONS), part=f"{prefix}calibration", **shared),
+    )
 
 
-MAIN, MAIN_ACCURACY = pair(
-    "", load=digits_or_file, cases=blocks, n_cases={"quick": 20, "standard": 40, "full": 60}, params=LIMITS
-)
-SIMULATED = pair(
+MAIN = three("", load=digits_or_file, cases=blocks, n_cases={"quick": 20, "standard": 40, "full": 60}, params=LIMITS)
+SIMULATED = three(
     "simulated",
     load=simulation,
     cases=simulated_questions,
@@ -387,13 +399,13 @@ SIMULATED = pair(
     params={**LIMITS, "questions": 100},
     takes_data=False,
 )
-SMOLLM2 = pair(
+SMOLLM2 = three(
     "smollm2",
     load=filled_forms,
     cases=blocks,
-    n_cases={"quick": 12, "standard": 16, "full": 40},
+    n_cases={"quick": 12, "standard": 12, "full": 40},
     params={**LIMITS, "model": ""},
     takes_data=False,
 )
-# The part that may find nothing recorded comes last: what ran before it is finished then.
-TRIAL = replace(MAIN, also=(MAIN_ACCURACY, *SIMULATED, *SMOLLM2))
+# The source that may have nothing recorded comes last: what ran before it is finished then.
+TRIAL = replace(MAIN[0], also=(*MAIN[1:], *SIMULATED, *SMOLLM2))

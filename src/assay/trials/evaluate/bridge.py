@@ -1,10 +1,10 @@
 """A scale learned from who solves what, beside raw success rates: foresight of human time.
 
-The embedded example is a real process with a known answer. Tasks are numbers n = p q, models are Pollard's rho with a
-budget of iterations, human time is trial division at one step a second (p seconds). Weak models ran the easy suites
-and strong ones the hard, as in life; the middle suite is the one that nobody timed. A folder of your own is cut into
-folds of tasks whose times are held out, or `holdout` names a whole benchmark. "trend" asks the worlds for their
-doubling time.
+Main part: a real process with a known answer. Tasks are numbers n = p q, models are Pollard's rho with a budget of
+iterations, human time is trial division at one step a second (p seconds). Weak models ran the easy suites and strong
+ones the hard, as in life; the middle suite is the one that nobody timed. `trend` asks the same worlds for their
+doubling time. `timed` holds out times of a benchmark fold by fold (METR's tasks, or a folder of your own), `transfer`
+those of another benchmark (SWE-bench, from METR's times).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from assay._core.cache import cache_dir
 from assay._core.errors import InputError
 from assay._core.seeds import child_seed
 from assay.bench import Arm, Case, Claim, Data, Metric, Trial
@@ -183,6 +184,11 @@ def make_world(seed: int) -> World:
     )
 
 
+def load_worlds(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
+    """Nothing to load: every case draws its own world."""
+    return Data(RHO, N_TRIED, params.get("discrimination_sd"))
+
+
 def untimed_suite(discrimination_sd: float, n: int, seed: int) -> Iterator[Case]:
     """Worlds drawn one by one; the times of suites 1 and 3 are known, those of suite 2 are asked for."""
     for number in range(n):
@@ -202,11 +208,6 @@ class Dated(NamedTuple):
     responses: pd.DataFrame
     minutes: pd.Series[float]
     dates: pd.Series[pd.Timestamp]
-
-
-def load_worlds(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
-    """Nothing to load: every case draws its own world."""
-    return Data(RHO, N_TRIED, None)
 
 
 def all_timed(data: None, n: int, seed: int) -> Iterator[Case]:
@@ -261,6 +262,10 @@ def distance_from_truth(case: Case, found: tuple[float, float, float]) -> dict[s
 # ----------------------------------------------------------------------------------------- a folder of your own
 
 
+#: Ids of SWE-bench tasks, such as astropy__astropy-12907.
+SWE_BENCH = "*__*"
+
+
 class Timed(NamedTuple):
     """Responses, human minutes of the timed tasks, which of them are held out for good (None: folds of all)."""
 
@@ -271,27 +276,31 @@ class Timed(NamedTuple):
 
 
 def load_table(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
-    """Read the user's folder; without one, every case draws a world of numbers to factor."""
-    discrimination_sd = float(params["discrimination_sd"])
-    if path is None:
-        if params["holdout"]:
-            raise InputError("holdout names tasks of your own data; give their folder with --data")
-        return Data(RHO, N_TRIED, discrimination_sd)
-    responses_file, minutes_file = (_file(Path(path), stem) for stem in ("responses", "human_minutes"))
+    """Read the user's folder, or the paper's table from the data folder."""
+    folder = cache_dir() / "bridge" if path is None else Path(path)
+    if path is None and not folder.is_dir():
+        raise InputError(
+            f"the paper's table is not here: put responses.csv and human_minutes.csv, made from data/ of "
+            f"github.com/McGill-NLP/BRIDGE, into {folder}, or try a folder of your own with --data"
+        )
+    responses_file, minutes_file = (_file(folder, stem) for stem in ("responses", "human_minutes"))
     responses = read_responses(responses_file)
     coded = code_responses(responses)
     timed = pd.Series(minutes_by_task(read_minutes(minutes_file), coded.tasks), coded.tasks).dropna()
     pattern = str(params["holdout"])
+    if path is None and not pattern:  # SWE-bench's times are classes, not minutes: METR's tasks alone
+        timed = timed[[not fnmatchcase(str(task), SWE_BENCH) for task in timed.index]]
     held_out = np.array([fnmatchcase(str(task), pattern) for task in timed.index])
     n_test = int(held_out.sum()) if pattern else len(timed)
     if n_test < 10 or (pattern and len(timed) - n_test < 3):
         matched = f"holdout {pattern!r} matches" if pattern else "there are human times for"
         raise InputError(
-            f"{path}: {matched} {n_test} of {len(timed)} timed tasks; at least 10 have to be held out, and 3 kept"
+            f"{folder}: {matched} {n_test} of {len(timed)} timed tasks; at least 10 have to be held out, and 3 kept"
         )
     what = f"{len(coded.models)} models, {len(coded.tasks)} tasks, {len(timed)} of them timed"
-    value = Timed(responses, timed, held_out if pattern else None, discrimination_sd)
-    return Data(f"{path}: {what}", len(responses), value, path)
+    name = f"the paper's table: {what}" if path is None else f"{path}: {what}"
+    value = Timed(responses, timed, held_out if pattern else None, float(params["discrimination_sd"]))
+    return Data(name, len(responses), value, str(folder))
 
 
 def _file(folder: Path, stem: str) -> Path:
@@ -305,17 +314,14 @@ def _file(folder: Path, stem: str) -> Path:
     )
 
 
-def cases(data: float | Timed, n: int, seed: int) -> Iterator[Case]:
-    """Worlds of numbers to factor, or disjoint folds of timed tasks.
+def untimed_folds(data: Timed, n: int, seed: int) -> Iterator[Case]:
+    """Disjoint folds of timed tasks, each with short and long ones.
 
     A fold is asked for from the times of all other timed tasks or, where tasks are held out for good, of those kept.
     The folds share the fit to the responses (no human time enters it): their differences speak of these responses.
     """
-    if not isinstance(data, Timed):
-        yield from untimed_suite(data, n, seed)
-        return
     test = data.minutes if data.held_out is None else data.minutes[data.held_out]
-    # Dealt out by length, ties in random order: every fold gets short and long tasks.
+    # Dealt out by length, ties in random order.
     order = test.sample(frac=1, random_state=child_seed(seed, "folds")).sort_values(kind="stable").index
     n_folds = max(2, min(n, len(test) // 5))
     for number in range(n_folds):
@@ -330,13 +336,14 @@ def cases(data: float | Timed, n: int, seed: int) -> Iterator[Case]:
 TRIAL = Trial(
     slug="bridge",
     claim=Claim("foresees the human time of tasks that nobody timed better than raw success rates do", "log_error"),
-    load=load_table,
-    cases=cases,
+    load=load_worlds,
+    cases=untimed_suite,
     arms=FORESEE,
     metrics=METRICS,
     score=foresight,
     n_cases={"quick": 12, "standard": 60, "full": 300},
-    params={"holdout": "", "discrimination_sd": 0.5},
+    params={"discrimination_sd": 0.5},
+    takes_data=False,
     tags=frozenset({"tour"}),
     also=(
         Trial(
@@ -357,6 +364,31 @@ TRIAL = Trial(
             ),
             score=distance_from_truth,
             n_cases={"quick": 12, "standard": 60, "full": 300},
+            takes_data=False,
+        ),
+        Trial(
+            slug="bridge",
+            part="timed",
+            claim=Claim("foresees held-out human times of a benchmark better than raw success rates do", "log_error"),
+            load=load_table,
+            cases=untimed_folds,
+            arms=FORESEE,
+            metrics=METRICS,
+            score=foresight,
+            n_cases={"quick": 10, "standard": 17, "full": 34},
+            params={"holdout": "", "discrimination_sd": 0.5},
+        ),
+        Trial(
+            slug="bridge",
+            part="transfer",
+            claim=Claim("puts SWE-bench tasks into classes of human time, from METR's times alone", "linear_kappa"),
+            load=load_table,
+            cases=untimed_folds,
+            arms=FORESEE,
+            metrics=METRICS,
+            score=foresight,
+            n_cases={"quick": 10, "standard": 20, "full": 50},
+            params={"holdout": SWE_BENCH, "discrimination_sd": 0.5},
             takes_data=False,
         ),
     ),
