@@ -232,6 +232,15 @@ def test_a_part_that_could_not_run_runs_when_the_run_is_resumed(tmp_path):
     assert resumed(replace(TOY, also=(SORTED,)), tmp_path).also == ("sorted",)
 
 
+def test_a_part_that_ran_and_cannot_be_resumed_stops_the_run(tmp_path):
+    def refuse(path, scale, params):
+        raise InputError("the file has changed")
+
+    run(replace(TOY, also=(SORTED,)), tmp_path, cases=1, jobs=1)
+    with pytest.raises(InputError, match=r"^the file has changed$"):
+        resumed(replace(TOY, also=(replace(SORTED, load=refuse),)), tmp_path)
+
+
 def test_a_bar_shows_the_arm_and_the_count(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich draws as on a terminal
     monkeypatch.setenv("COLUMNS", "120")

@@ -95,6 +95,13 @@ def test_the_sentence_of_an_unclear_verdict():
     assert sentence.startswith("On hits (higher is better), it is unclear whether mean differs from first value: ")
 
 
+def test_an_unclear_verdict_whose_interval_leaves_out_zero_says_what_it_lacks():
+    found, _ = judged(LINEAR, np.array([5.0, 4.0, 3.0, 0.1, -0.2, -0.3, -0.4, 0.5]), np.zeros(8))
+    assert found.outcome == "unclear"
+    assert found.ci_low > 0
+    assert found.sentence.endswith(" over 8 cases; the stricter tests that a verdict needs do not agree.")
+
+
 def test_one_failure_in_ten_still_decides_and_is_told():
     found, _ = judged(LINEAR, UP, ZERO, ZERO - 1, failing={("mean", 3)})
     assert (found.outcome, found.n_cases) == ("better", 9)

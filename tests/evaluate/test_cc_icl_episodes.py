@@ -46,7 +46,9 @@ def texts(per_category=5, categories=CATEGORIES):
 
 def test_the_worked_example_has_a_sensitive_and_an_invariant_truth():
     spec = CriterionSpec(
-        "?", ("No", "Yes"), {"A": {"cut": "Yes", "print": "No", "good": "No"}, "B": {"cut": "Yes", "print": "Yes", "good": "No"}}
+        "?",
+        ("No", "Yes"),
+        {"A": {"cut": "Yes", "print": "No", "good": "No"}, "B": {"cut": "Yes", "print": "Yes", "good": "No"}},
     )
     episodes = build_episodes(texts(categories=("cut", "print", "good")), spec, 40)
     of = {episodes.items.category[q]: tuple(t) for q, t in zip(episodes.query, episodes.truth.tolist(), strict=True)}
@@ -88,7 +90,9 @@ def test_items_and_query_are_the_same_under_all_criteria():
 
 
 def test_the_prompt_never_names_the_criterion():
-    spec = CriterionSpec("Is it bad?", ("No", "Yes"), {"lenient": {"x": "No", "y": "No"}, "strict": {"x": "No", "y": "Yes"}})
+    spec = CriterionSpec(
+        "Is it bad?", ("No", "Yes"), {"lenient": {"x": "No", "y": "No"}, "strict": {"x": "No", "y": "Yes"}}
+    )
     episodes = build_episodes(texts(categories=("x", "y")), spec, 4)
     prompts = " ".join(prompt_text(episodes.ask(row, k)) for row in range(4) for k in range(2))
     assert "lenient" not in prompts
@@ -121,7 +125,11 @@ def test_a_split_shares_no_item_and_keeps_every_category_on_both_sides():
     [
         (texts(1), {}, "category 'cut' has 1 items; shots=1 needs at least 2"),
         (texts(3), {"shots": 3}, "category 'cut' has 3 items; shots=3 needs at least 4"),
-        (texts(categories=("good", "hole")), {}, "item 'hole 0' has the category 'hole', for which the criteria have no"),
+        (
+            texts(categories=("good", "hole")),
+            {},
+            "item 'hole 0' has the category 'hole', for which the criteria have no",
+        ),
         (texts(), {"n": 0}, "n is 0"),
         (texts(), {"boundary_share": 1.5}, "boundary_share is 1.5"),
         (Items("text", (), ()), {}, "there are no items"),
@@ -267,7 +275,10 @@ def written(tmp_path, *lines):
         ({"query": {"sound": "c"}}, "expected a mapping with one of image, text, row"),
         ({"query": None}, "query is None; expected a mapping"),
         ({"query": {"text": "c", "category": "cut"}}, "'c' .cut. is labelled 'No' under 'A', and the spec says 'Yes'"),
-        ({"support": [{"text": "a", "category": "cut"}] * 2}, "'a' .cut. is labelled 'No' under 'A', and the spec says 'Yes'"),
+        (
+            {"support": [{"text": "a", "category": "cut"}] * 2},
+            "'a' .cut. is labelled 'No' under 'A', and the spec says 'Yes'",
+        ),
         ({"question": ""}, "there is no question"),
     ],
 )
@@ -321,7 +332,9 @@ def test_the_layout_of_cc_bench_is_read_with_the_names_of_its_fields(tmp_path):
 
 def test_images_that_differ_between_criteria_are_refused(tmp_path):
     other = [{"images": ["a.png", "d.png"], "marks": ["Yes", "No"], "ask": "c.png"}]
-    with pytest.raises(InputError, match="item 1: the images under 'B' are not those under 'A'; only labels may differ"):
+    with pytest.raises(
+        InputError, match="item 1: the images under 'B' are not those under 'A'; only labels may differ"
+    ):
         cc_bench(tmp_path, test_B=other)
 
 
@@ -352,7 +365,9 @@ def test_missing_answers_are_named_by_id():
     episodes = build_episodes(texts(), SPEC, 12)
     table = answers(episodes)
     table = table[~((table["criterion"] == "B") & table["id"].isin(["e03", "e07"]))]
-    with pytest.raises(InputError, match="no answer under criterion 'B' to e03, e07; every item needs one per criterion"):
+    with pytest.raises(
+        InputError, match="no answer under criterion 'B' to e03, e07; every item needs one per criterion"
+    ):
         read_predictions(table, episodes)
 
 
@@ -393,7 +408,9 @@ def test_a_model_that_reads_its_examples_scores_one():
 
 def test_the_order_of_the_examples_does_not_change_the_score_of_stored_predictions():
     episodes = build_episodes(texts(), SPEC, 30)
-    swapped = type(episodes)(**{**vars(episodes), "support": episodes.support[:, ::-1], "labels": episodes.labels[:, ::-1]})
+    swapped = type(episodes)(
+        **{**vars(episodes), "support": episodes.support[:, ::-1], "labels": episodes.labels[:, ::-1]}
+    )
     assert evaluate(oracle(swapped), swapped).shares == evaluate(oracle(episodes), episodes).shares
 
 
@@ -426,7 +443,9 @@ def test_one_criterion_is_warned_about_and_shown_as_not_measured():
 
 
 def test_a_model_that_answers_too_few_questions_is_refused():
-    with pytest.raises(InputError, match=r"the model gave 0 answers to 8 questions under criterion 'A' \(from 'e1' on\)"):
+    with pytest.raises(
+        InputError, match=r"the model gave 0 answers to 8 questions under criterion 'A' \(from 'e1' on\)"
+    ):
         evaluate(lambda questions: [], build_episodes(texts(), SPEC, 8))
 
 

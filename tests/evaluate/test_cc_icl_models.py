@@ -51,7 +51,6 @@ SPEC = CriterionSpec(
 )
 
 
-
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
     """Networks this small are slower on two threads."""
@@ -176,7 +175,11 @@ def test_items_without_features_are_refused():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"n_heads": 3}, "n_heads=3 does not divide"), ({"n_steps": 0}, "n_steps is 0"), ({"criterion": "C"}, "no criterion 'C'")],
+    [
+        ({"n_heads": 3}, "n_heads=3 does not divide"),
+        ({"n_steps": 0}, "n_steps is 0"),
+        ({"criterion": "C"}, "no criterion 'C'"),
+    ],
 )
 def test_settings_that_cannot_be_are_refused(digits, options, message):
     with pytest.raises(InputError, match=message):
@@ -222,11 +225,15 @@ def make_tokenizer(chat=CHAT):
 def tiny_lm(seed=0, **options):
     torch.manual_seed(seed)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), pad_token_id=0, eos_token_id=1, **sizes | options)).eval()
+    return LlamaForCausalLM(
+        LlamaConfig(vocab_size=len(WORDS), pad_token_id=0, eos_token_id=1, **sizes | options)
+    ).eval()
 
 
 def notes():
-    pairs = [(f"{c} {n} {m}" if m else f"{c} {n}", c) for c in ("good", "ink", "cut") for n in range(4) for m in ("", "or")]
+    pairs = [
+        (f"{c} {n} {m}" if m else f"{c} {n}", c) for c in ("good", "ink", "cut") for n in range(4) for m in ("", "or")
+    ]
     return Items("text", *zip(*pairs, strict=True))
 
 
@@ -367,7 +374,9 @@ def pictures(tmp_path_factory):
     for category in ("good", "ink", "cut"):
         (folder / category).mkdir()
         for number in range(3):
-            Image.fromarray(rng.integers(256, size=(16, 16, 3), dtype=np.uint8)).save(folder / category / f"{number}.png")
+            Image.fromarray(rng.integers(256, size=(16, 16, 3), dtype=np.uint8)).save(
+                folder / category / f"{number}.png"
+            )
     return build_episodes(image_items(folder), SPEC, 6)
 
 

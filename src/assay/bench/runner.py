@@ -24,7 +24,7 @@ from assay.bench.part import (
     run_further,
     run_part,
 )
-from assay.bench.plan import Plan, fingerprint, parameters
+from assay.bench.plan import PLAN_FILE, Plan, fingerprint, parameters
 from assay.bench.result import Skipped
 from assay.bench.spec import SCALES, Scale, Trial
 
@@ -157,6 +157,8 @@ def _with_parts(result: Result, main: Trial, plan: Plan, machine: Machine, watch
         try:
             run_further(part, plan, result.folder / part.part, machine, watch)
         except InputError as error:
+            if (result.folder / part.part / PLAN_FILE).exists():
+                raise  # it could run before: its data changed, and a resumed run must not quietly do without it
             skipped.append(Skipped(part.part, str(error)))
         else:
             ran.append(part.part)

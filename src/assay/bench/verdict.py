@@ -154,8 +154,15 @@ def _sentence(
     if found.outcome == "equivalent":
         return f"{on}, {method} is equal to {rival} in every case: {evidence}{failed}."
     if found.outcome == "unclear":
-        return f"{on}, it is unclear whether {method} differs from {rival}: {evidence}{failed}."
+        stricter = "" if _holds_none(found, metric) else "; the stricter tests that a verdict needs do not agree"
+        return f"{on}, it is unclear whether {method} differs from {rival}: {evidence}{stricter}{failed}."
     return f"{on}, {method} is {found.outcome} than {rival}: {evidence}{failed}."
+
+
+def _holds_none(found: Comparison, metric: Metric) -> bool:
+    """Whether "no difference" lies in the interval that is shown."""
+    none = 1.0 if metric.scale == "log" else 0.0
+    return found.ci_low is None or found.ci_high is None or found.ci_low <= none <= found.ci_high
 
 
 def _effect(found: Comparison, metric: Metric) -> str:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
     from rich.console import Console
     from rich.table import Table
 
@@ -33,3 +36,16 @@ def table(*columns: str, title: str | None = None) -> Table:
 def print_json(document: Any) -> None:
     """One JSON document on stdout."""
     typer.echo(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def save_picture(axes: Axes, path: Path) -> None:
+    """Write the figure of `axes`, whole or not at all; the suffix of `path` says in which format."""
+    from matplotlib import pyplot as plt
+
+    from assay._core.files import replacing
+
+    figure = axes.get_figure(root=True)
+    assert figure is not None  # axes that were drawn have one
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=200, bbox_inches="tight")
+    plt.close(figure)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from assay._core.errors import InputError
+from assay.cli.output import save_picture
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
 app = typer.Typer(add_completion=False)
 
@@ -100,7 +100,7 @@ def judge_rank(
         write_table(table, path)
     for picture, draw in ((plot, ranking.plot), (plot_judges, ranking.plot_judges)):
         if picture is not None:
-            _save(draw(), picture)
+            save_picture(draw(), picture)
     typer.echo(ranking.summary())
     written = [*tables, *(picture for picture in (plot, plot_judges) if picture is not None)]
     typer.echo(f"\nWritten: {', '.join(map(str, written))}")
@@ -122,9 +122,3 @@ def _number(text: str) -> float | None:
     except ValueError:
         raise InputError(f"--prior-sd takes a number above zero, or none, not {text!r}") from None
 
-
-def _save(axes: Axes, path: Path) -> None:
-    from assay._core.files import replacing
-
-    with replacing(path) as temporary:
-        axes.get_figure(root=True).savefig(temporary, dpi=200, bbox_inches="tight")

@@ -125,7 +125,9 @@ class InContextClassifier(BaseEstimator):  # type: ignore[misc]
             module = build_module(self.n_features_in_, len(self.answers_), self.d_model, self.n_layers, self.n_heads)
         self.module_ = module.to(self.device)
         pool = self._tensor(features)
-        optimizer = torch.optim.AdamW(module.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
+        optimizer = torch.optim.AdamW(
+            module.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
+        )
         self.loss_ = np.empty(self.n_steps)
         for step in range(self.n_steps):
             rows = rng.integers(len(episodes), size=self.batch_size)
@@ -194,7 +196,9 @@ class InContextClassifier(BaseEstimator):  # type: ignore[misc]
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected 1 or more")
         if self.d_model % self.n_heads:
-            raise InputError(f"d_model is {self.d_model}, which n_heads={self.n_heads} does not divide; choose a multiple")
+            raise InputError(
+                f"d_model is {self.d_model}, which n_heads={self.n_heads} does not divide; choose a multiple"
+            )
 
 
 def draw_criteria(n: int, n_criteria: int, rng: np.random.Generator) -> Codes:

@@ -118,9 +118,7 @@ class Episodes:
         columns = [self.criterion(name) for name in names]
         if not columns:
             raise InputError(f"criteria is empty; name at least one of {', '.join(self.criteria)}")
-        return replace(
-            self, criteria=tuple(names), labels=self.labels[:, :, columns], truth=self.truth[:, columns]
-        )
+        return replace(self, criteria=tuple(names), labels=self.labels[:, :, columns], truth=self.truth[:, columns])
 
     def criterion(self, name: str) -> int:
         """The column of a criterion."""
@@ -271,9 +269,7 @@ def _asked(is_boundary: NDArray[np.bool_], n: int, share: float, rng: np.random.
     return rng.permutation(np.concatenate(parts))
 
 
-def _support(
-    drawn: Codes, query: Codes, pool: dict[int, Codes], shots: int, rng: np.random.Generator
-) -> Codes:
+def _support(drawn: Codes, query: Codes, pool: dict[int, Codes], shots: int, rng: np.random.Generator) -> Codes:
     """`shots` items of every drawn category, all different and none of them the query, in random order."""
     support = np.empty((len(drawn), drawn.shape[1] * shots), dtype=np.int64)
     for group in range(drawn.shape[1]):

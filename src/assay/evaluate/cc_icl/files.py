@@ -253,10 +253,10 @@ def read_cc_bench(
     n = len(next(iter(asked.values())))
     for k in tests:
         if len(asked[k]) != n or len(given[k]) != n:
-            raise InputError(f"{root}: test_{k}.json has {len(asked[k])} items and gt_{k}.json {len(given[k])}; expected {n}")
-    lines = [
-        _cc_bench_line({k: (asked[k][row], given[k][row]) for k in tests}, names, row, root) for row in range(n)
-    ]
+            raise InputError(
+                f"{root}: test_{k}.json has {len(asked[k])} items and gt_{k}.json {len(given[k])}; expected {n}"
+            )
+    lines = [_cc_bench_line({k: (asked[k][row], given[k][row]) for k in tests}, names, row, root) for row in range(n)]
     known = sorted({answer for line in lines for answer in (*line.truth.values(), *_flat(line.labels.values()))})
     return _gathered(lines, question, check_answers(known, str(root)), root / "imgs")
 
@@ -269,7 +269,9 @@ def _cc_bench_line(
         if names[name] not in record:
             has = ", ".join(map(str, record))
             file = f"gt_{k}.json" if name == "truth" else f"test_{k}.json"
-            raise InputError(f"{root / file}, item {row + 1}: no field {names[name]!r}; it has {has}; name it in fields")
+            raise InputError(
+                f"{root / file}, item {row + 1}: no field {names[name]!r}; it has {has}; name it in fields"
+            )
         return record[names[name]]
 
     first = next(iter(records))
@@ -327,7 +329,9 @@ def read_predictions(source: str | os.PathLike[str] | pd.DataFrame, episodes: Ep
     columns = (table["id"], table["criterion"], table["answer"])
     for number, (identity, criterion, answer) in enumerate(zip(*columns, strict=True), start=1):
         if identity not in row_of:
-            raise InputError(f"{where}, row {number}: there is no episode {identity!r}; ids run from {episodes.ids[0]!r}")
+            raise InputError(
+                f"{where}, row {number}: there is no episode {identity!r}; ids run from {episodes.ids[0]!r}"
+            )
         if criterion not in episodes.criteria:
             raise InputError(
                 f"{where}, row {number}: criterion {criterion!r} is not in the benchmark; it has "

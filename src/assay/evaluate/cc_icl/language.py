@@ -137,15 +137,17 @@ def text_inputs(questions: Sequence[Question], tokenizer: Any, *, cot: bool = Fa
 def image_inputs(questions: Sequence[Question], processor: Any, *, cot: bool = False, ends: Sequence[str] = ()) -> Any:
     """Tokens and pixels of the prompts, padded on the left; `ends` are put behind them."""
     if any(question.kind != "image" for question in questions):
-        raise InputError(f"these items are of the kind {questions[0].kind!r}; a vision-language model is asked about images")
+        raise InputError(
+            f"these items are of the kind {questions[0].kind!r}; a vision-language model is asked about images"
+        )
     images, texts = [], []
     for question in questions:
         images.append([open_image(path) for path in (*question.support, question.query)])
-        parts = [
-            {"type": "image"} if part["type"] == "image" else part for part in prompt_parts(question, cot=cot)
-        ]
+        parts = [{"type": "image"} if part["type"] == "image" else part for part in prompt_parts(question, cot=cot)]
         texts.append(
-            processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False, add_generation_prompt=True)
+            processor.apply_chat_template(
+                [{"role": "user", "content": parts}], tokenize=False, add_generation_prompt=True
+            )
         )
     with _left(processor.tokenizer):
         return processor(

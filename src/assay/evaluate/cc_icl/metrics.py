@@ -259,4 +259,3 @@ def _codes(values: ArrayLike, name: str) -> Codes:
     if array.dtype.kind not in "iub" and not (array.dtype.kind == "f" and bool((array == np.round(array)).all())):
         raise InputError(f"{name} must be whole numbers, the codes of answers (no NaN); got {array.dtype}")
     return array.astype(np.int64)
-

@@ -133,6 +133,7 @@ class CCReport:
 
     def to_json(self) -> str:
         """The metrics as a JSON document; what cannot be measured is null."""
+
         def numbers(share: Share) -> dict[str, float | int | None]:
             return {name: None if value != value else value for name, value in share._asdict().items()}
 

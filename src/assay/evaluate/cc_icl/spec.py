@@ -79,7 +79,9 @@ class CriterionSpec:
         known = ", ".join(self.answers)
         for category in self.categories:
             if category not in mapping:
-                raise InputError(f"{self.where}: criterion {name!r} has no answer for {category!r}; give it one of {known}")
+                raise InputError(
+                    f"{self.where}: criterion {name!r} has no answer for {category!r}; give it one of {known}"
+                )
         for category, answer in mapping.items():
             if category not in self.categories:
                 raise InputError(

@@ -140,7 +140,9 @@ def folds(bench: Bench, n: int, seed: int) -> Iterator[Case]:
                                seed=child_seed(seed, "train", number))  # fmt: skip
         test = build_episodes(bench.items.take(np.flatnonzero(known & (fold == number))), tested, bench.n_test,
                               seed=child_seed(seed, "test", number))  # fmt: skip
-        yield Case(f"fold {number + 1} of {n_folds}", Given(train, hidden(test), bench.n_steps, bench.model), test.truth)
+        yield Case(
+            f"fold {number + 1} of {n_folds}", Given(train, hidden(test), bench.n_steps, bench.model), test.truth
+        )
 
 
 def _swapped(spec: CriterionSpec) -> CriterionSpec:
@@ -222,7 +224,9 @@ def load_notes(path: str | None, scale: Scale, params: Mapping[str, Parameter]) 
     n_steps = {"quick": 100, "standard": 300, "full": 600}[scale]
     name = str(params["model"])
     data = Bench(items.with_features(hidden_states(name, items.content)), two, 3000, n_test, n_steps, model=name)
-    return Data(f"120 inspection notes, read by {'SmolLM2-135M-Instruct' if name == 'demo' else name}", len(items), data)
+    return Data(
+        f"120 inspection notes, read by {'SmolLM2-135M-Instruct' if name == 'demo' else name}", len(items), data
+    )
 
 
 @lru_cache(maxsize=1)
