@@ -87,7 +87,7 @@ def test_replay_takes_other_names_of_columns(tmp_path):
     path = tmp_path / "s.jsonl"
     path.write_text('{"q": "?", "s": [{"a": 1}, {"a": 2}], "truth": {"a": 1}}\n', encoding="utf-8")
     printed = run("replay", path, "-o", tmp_path, "--question", "q", "--samples", "s", "--gold", "truth").output
-    assert "1 questions" in printed
+    assert "1 question, at most 40" in printed
 
 
 def test_replay_warns_on_stderr_about_equal_samples(tmp_path):

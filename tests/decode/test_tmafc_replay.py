@@ -180,9 +180,10 @@ def test_the_summary_names_every_method_and_its_cost():
 
 
 def test_the_picture_has_a_point_for_every_method_and_units_on_its_axes():
-    axes = replay(noisy()).plot().axes[0]
-    assert [text.get_text() for text in axes.get_legend().get_texts()][-1] == "FC + ASCC"
-    assert axes.get_xlabel() == "samples per question"
+    figure = replay(noisy()).plot()
+    assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == "FC + ASCC"
+    assert figure.axes[0].get_ylabel() == "answers with every component right (share)"
+    assert figure.axes[0].get_xlabel() == "samples per question"
 
 
 def test_equal_samples_of_all_questions_are_reported():

@@ -123,7 +123,10 @@ class Replay:
         import pandas as pd
 
         n = int(frame["n_questions"].iloc[0])
-        head = f"{n} questions, at most {self.n_max} samples each, tau {self.tau:g}; 95 % intervals in brackets"
+        head = (
+            f"{n} question{'s' * (n != 1)}, at most {self.n_max} samples each, tau {self.tau:g}; "
+            "95 % intervals in brackets"
+        )
         names = [f"{method:16} {_LONG[method]}" for method in frame["method"]]
         return "\n".join([head, "", pd.DataFrame(columns).to_string(index=False), "", *names])
 
@@ -133,7 +136,7 @@ class Replay:
 
         frame = self.to_frame()
         quality = "accuracy" if bool(frame["accuracy"].notna().all()) else "agrees"
-        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
         axes = figure.subplots()
         for row, colour, marker in zip(frame.to_dict("records"), _COLOURS, _MARKERS, strict=False):
             x, y = row["samples"], row[quality]
@@ -146,7 +149,7 @@ class Replay:
         label = "answers with every component right" if quality == "accuracy" else "answers as all samples would give"
         axes.set_ylabel(f"{label} (share)")
         axes.set_xlim(left=0)
-        axes.legend(loc="lower right")
+        figure.legend(loc="outside right upper", frameon=False)
         return figure
 
 

@@ -176,7 +176,7 @@ POOL_NAME = "demo model, temperature 0.7, seed 0"
 
 
 def forms(n: int) -> list[Task]:
-    """Short texts with two to five facts to read off or to work out; the same for the same number, always."""
+    """Short texts with three facts to read off; the same for the same number, always."""
     rng = np.random.default_rng(20260)
     made = [FORM_KINDS[number % len(FORM_KINDS)](rng) for number in range(n)]
     return [Task(text, dict.fromkeys(gold, ""), gold) for text, gold in made]
@@ -184,32 +184,24 @@ def forms(n: int) -> list[Task]:
 
 NAMES = ("Maria Lopez", "Tom Baker", "Aisha Khan", "Erik Lund", "Mei Chen", "Paul Weber", "Ines Costa", "John Murphy")
 CITIES = ("Oslo", "Madrid", "Lyon", "Dublin", "Kyoto", "Lima", "Prague", "Boston")
-JOBS = ("nurse", "baker", "pilot", "teacher", "lawyer", "welder")
 ITEMS = ("lamps", "chairs", "mugs", "towels", "shelves")
 COLOURS = ("green", "red", "blue", "white", "black")
 DAYS = ("Monday", "Tuesday", "Thursday", "Friday", "Sunday")
+JOBS = ("nurse", "baker", "pilot", "teacher", "lawyer", "welder")
 
 
 def person(rng: np.random.Generator) -> tuple[str, dict[str, Any]]:
     name, job, age = pick(rng, NAMES), pick(rng, JOBS), int(rng.integers(21, 70))
     before, now = rng.permutation(CITIES)[:2]
     text = f"{name}, {age}, a {job}, moved from {before} to {now} last year."
-    return text, {"name": name, "age": age, "job": job, "lives_in": str(now)}
+    return text, {"name": name, "age": age, "lives_in": str(now)}
 
 
 def order(rng: np.random.Generator) -> tuple[str, dict[str, Any]]:
     name, city, item, colour = pick(rng, NAMES), pick(rng, CITIES), pick(rng, ITEMS), pick(rng, COLOURS)
     number, amount = int(rng.integers(1000, 9999)), int(rng.integers(2, 30))
     text = f"Order {number}: {amount} {colour} {item} for {name}, to be sent to {city}."
-    gold = {"order_number": number, "quantity": amount, "colour": colour, "customer": name, "city": city}
-    return text, gold
-
-
-def siblings(rng: np.random.Generator) -> tuple[str, dict[str, Any]]:
-    older, younger = (str(name) for name in rng.permutation(NAMES)[:2])
-    age, gap = int(rng.integers(30, 60)), int(rng.integers(2, 9))
-    text = f"{older} is {age} years old. {younger} is {gap} years younger than {older}."
-    return text, {"younger_person": younger, "age_of_younger_person": age - gap}
+    return text, {"order_number": number, "quantity": amount, "colour": colour}
 
 
 def concert(rng: np.random.Generator) -> tuple[str, dict[str, Any]]:
@@ -222,7 +214,7 @@ def concert(rng: np.random.Generator) -> tuple[str, dict[str, Any]]:
     return text, {"city": city, "day": day, "price_in_euros": price}
 
 
-FORM_KINDS = (person, order, siblings, concert)
+FORM_KINDS = (person, order, concert)
 
 
 def pick(rng: np.random.Generator, names: Sequence[str]) -> str:
@@ -243,7 +235,7 @@ class DemoSampler:
             from assay import models
 
             lm, tokenizer = models.load_lm(self.model) if self.model else models.demo_lm()
-            self._sampler = TransformersSampler(lm, tokenizer, temperature=0.7, max_new_tokens=64, batch_size=40)
+            self._sampler = TransformersSampler(lm, tokenizer, temperature=0.7, max_new_tokens=56, batch_size=40)
         return self._sampler(prompt, n)
 
 
@@ -371,7 +363,7 @@ KEEPS = Claim(
     expects="no_worse",
 )
 GIVES_NOTHING_BACK = Claim(
-    "answers with the fitted prior no less accurately than without it (within two points)",
+    "answers with the fitted prior no less accurately than voting by component without it (within two points)",
     metric="accuracy",
     margin=0.02,
     expects="no_worse",

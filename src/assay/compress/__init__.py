@@ -1,0 +1,1 @@
+"""Make models smaller and cheaper: number formats, codes, factors, sparsity."""

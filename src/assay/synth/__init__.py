@@ -1,0 +1,1 @@
+"""Make training data: relational databases, edits from pull requests."""
