@@ -323,7 +323,9 @@ METHODS: tuple[Method, ...] = (
         tags=("tour",),
         use_when="you have pairwise verdicts of several judges (LLM judges, annotators, metrics) and no gold labels.",
         not_when="there is a single judge, or you have true labels: then use plain Bradley–Terry, or the labels.",
-        measured="",
+        measured="Kendall's tau with the truth +0.026 [+0.020, +0.032] over the strongest of four baselines on real "
+                 "classifiers; held-out log loss -0.019 nats on Chatbot Arena votes "
+                 "(assay try judge-rank --scale standard).",
     ),
     Method(
         "bridge", "BRIDGE", "evaluate",

@@ -1,6 +1,7 @@
 """The OpenAI-compatible sampler against a real HTTP server that fails as real ones do."""
 
 import json
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -187,6 +188,12 @@ def test_openai_itself_needs_a_key(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(InputError, match="the environment variable OPENAI_API_KEY is not set"):
         OpenAISampler("gpt-4o-mini")
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(InputError, match=r"needs the package 'openai'.* pip install 'assay-ml\[openai\]'"):
+        OpenAISampler("m", "http://127.0.0.1:9/v1")
 
 
 def test_temperature_zero_is_warned_about(endpoint):

@@ -383,6 +383,17 @@ def test_a_negative_temperature_is_refused(tiny):
         TransformersSampler(*tiny, temperature=-1)
 
 
+@pytest.mark.slow
+def test_the_demo_model_fills_in_a_form_in_json():
+    from assay.models import demo_lm
+
+    sampler = TransformersSampler(*demo_lm(), max_new_tokens=56)
+    prompt = answer_prompt("Aisha Khan, 60, a baker, moved to Madrid last year.", {"name": "", "age": ""}, {})
+    parsed = [parse_object(reply) for reply in sampler(prompt, 16)]
+    names = [sample["name"] for sample in parsed if sample and "name" in sample]
+    assert names.count("Aisha Khan") > 8
+
+
 def test_a_random_model_is_told_that_it_writes_no_json(tiny):
     sampler = TransformersSampler(*tiny, max_new_tokens=4, batch_size=25)
     with pytest.raises(InputError, match="does not follow the JSON format"):

@@ -214,10 +214,10 @@ def test_nothing_to_replay_is_refused():
 # ------------------------------------------------------------------------------------------------ reading and writing
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet", ".jsonl.gz"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet", ".csv", ".tsv", ".jsonl.gz"])
 def test_what_is_written_is_read_again(tmp_path, suffix):
     path = tmp_path / f"samples{suffix}"
-    samples = ({"a": 1, "b": "x"}, None, {"a": 2, "b": "é"})
+    samples = ({"a": 1, "b": "x"}, None, {"a": "two", "c": ["é", {"d": None}]})
     records = [
         Recorded("q1", ("a", "b"), samples, {"a": 1, "b": "x"}, (5, 6, 7), "Hard"),
         Recorded("q2", ("a", "b"), samples, {"a": 1, "b": "y"}, (5, 6, 7), "Easy"),
@@ -267,7 +267,10 @@ def test_components_are_named_by_the_caller_the_row_the_gold_answer_or_the_sampl
         ({"question": "?", "samples": {"a": 1}}, "is not a list of samples"),
         ({"question": "?", "samples": "[1,"}, r"row 1, column 'samples': '\[1,' is not JSON"),
         ({"question": "?", "samples": [None]}, "row 1: no sample has a JSON object, so the components are unknown"),
-        ({"question": "?", "samples": [{"a": 1}], "components": ["a", "a"]}, "the component 'a' is named twice"),
+        (
+            {"question": "?", "samples": [{"a": 1}], "components": ["a", "a"]},
+            r"s\.jsonl, row 1: the component 'a' is named twice",
+        ),
         ({"question": "?", "samples": [{"a": 1}], "tokens": [1, 2]}, "column 'tokens': expected 1 whole numbers"),
         ({"question": "?", "samples": [{"a": 1}], "category": "hard"}, "category': 'hard' is not one of Easy"),
         ({"question": "?", "samples": [{"a": 1}], "gold": "{oops"}, "column 'gold': '{oops' is not JSON"),

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,7 +41,8 @@ from assay.evaluate.cc_icl import (
     mct_dataset,
 )
 from assay.evaluate.cc_icl.classifier import draw_criteria
-from assay.evaluate.cc_icl.language import image_inputs, learning_rates, text_inputs
+from assay.evaluate.cc_icl.language import image_inputs, text_inputs
+from assay.evaluate.cc_icl.training import learning_rates
 
 SPEC = CriterionSpec(
     "Is there an anomaly ?",
@@ -74,7 +74,9 @@ def digits_as_parts(seed=0):
         {name: {str(d): word[letter] for d, letter in enumerate(row)} for name, row in answer.items()},
     )
     items = Items("row", tuple(map(str, range(len(labels)))), tuple(map(str, labels)), images)
-    rows = [np.flatnonzero(labels == digit) for digit in range(9)]
+    # Shuffled first: the file goes writer by writer, and other writers are another question than other criteria.
+    rng = np.random.default_rng(seed)
+    rows = [rng.permutation(np.flatnonzero(labels == digit)) for digit in range(9)]
     train = items.take(np.concatenate([row[:120] for row in rows]))
     test = items.take(np.concatenate([row[120:] for row in rows]))
     return build_episodes(train, spec, 10_000, seed=seed), build_episodes(test, spec, 1000, seed=seed + 1)
@@ -205,7 +207,8 @@ def test_three_criteria_with_two_boundaries_train_a_model_that_follows_two_of_th
 
 # --------------------------------------------------------------------------------------------------- language models
 
-WORDS = "<pad> </s> <unk> <image> No Yes Question : Answer Is there an anomaly ? with or . user good ink cut 0 1 2 3".split()
+WORDS = "<pad> </s> <unk> <image> No Yes Question : Answer Is there an anomaly ? with or . user good ink cut 0 1 2 3"
+WORDS = WORDS.split()
 CHAT = (
     "{% for m in messages %}user {% if m['content'] is string %}{{ m['content'] }}{% else %}{% for c in m['content'] %}"
     "{% if c['type'] == 'image' %}<image> {% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
@@ -256,8 +259,8 @@ def test_reasoning_is_read_from_what_the_model_writes():
 
 
 def test_answers_that_begin_with_the_same_token_are_refused():
-    spec = replace(SPEC, answers=("No", "No ink"), criteria={"A": {"good": "No", "ink": "No"}, "B": {"good": "No", "ink": "No ink"}},
-                   categories=("good", "ink"))  # fmt: skip
+    criteria = {"A": {"good": "No", "ink": "No"}, "B": {"good": "No", "ink": "No ink"}}
+    spec = CriterionSpec("Is there an anomaly ?", ("No", "No ink"), criteria)
     items = notes().take([i for i, c in enumerate(notes().category) if c != "cut"])
     episodes = build_episodes(items, spec, 4)
     with pytest.raises(InputError, match="begin with the same token of this model"):

@@ -30,7 +30,7 @@ def digits():
 
 def test_the_arms_see_no_gold_answers(digits):
     for trial, data in (
-        (MAIN, digits),
+        (MAIN[0], digits),
         (SIMULATED[0], tmafc.simulation(None, "quick", {**MAIN[0].params, "questions": 5})),
     ):
         for case in trial.cases(data.value, 2, 0):

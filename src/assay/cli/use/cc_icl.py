@@ -11,6 +11,8 @@ import typer
 from assay._core.errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from assay.evaluate.cc_icl import Episodes
 
 app = typer.Typer(
@@ -123,7 +125,9 @@ def questions(
 @app.command("ask")
 def ask(
     episodes: EpisodesFile,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Table to write: id, criterion, answer.")] = Path("answers.csv"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Table to write: id, criterion, answer.")] = Path(
+        "answers.csv"
+    ),
     model: ModelName = "demo",
     cot: Annotated[bool, typer.Option("--cot", help="Let the model reason before it answers.")] = False,
     batch_size: Annotated[int, typer.Option("--batch-size", help="Questions at a time.")] = 8,
@@ -151,7 +155,9 @@ def ask(
 @app.command("score")
 def score_answers(
     episodes: EpisodesFile,
-    answers: Annotated[Path, typer.Argument(metavar="ANSWERS", help="Table with id, criterion, answer (or a whole reply).")],
+    answers: Annotated[
+        Path, typer.Argument(metavar="ANSWERS", help="Table with id, criterion, answer (or a whole reply).")
+    ],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the metrics as JSON.")] = None,
     items: Annotated[Path | None, typer.Option("--items", help="Also write every answer beside its truth.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Also draw it (.png, .svg, .pdf).")] = None,
@@ -161,8 +167,6 @@ def score_answers(
 
     Example: `assay use cc-icl score notes/episodes.jsonl notes/answers.csv -o notes/report.json`
     """
-    import numpy as np
-
     from assay._core.files import replacing, write_text
     from assay._core.tables import write_table
     from assay.evaluate.cc_icl import read_episodes, read_predictions
@@ -173,12 +177,7 @@ def score_answers(
         raise InputError(f"{plot}: a picture is written as one of {', '.join(PICTURES)}")
     bench = read_episodes(episodes)
     kept, n_skipped = solvable(bench)
-    row_of = {name: row for row, name in enumerate(bench.ids)}
-    # Answers to items that cannot be solved are left out by whoever asks with `ask`; others may have them.
-    given = _answers(answers, bench, kept)
-    predictions = read_predictions(given, kept if len(given) == kept.truth.size else bench)
-    if len(predictions) != len(kept):
-        predictions = predictions[np.array([row_of[name] for name in kept.ids])]
+    predictions = read_predictions(_answers(answers, set(bench.ids) - set(kept.ids)), kept, where=str(answers))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         report = make_report(predictions, kept, n_skipped=n_skipped, confidence=confidence)
@@ -192,7 +191,7 @@ def score_answers(
         write_table(report.items(), items)
     if plot is not None:
         with replacing(plot) as temporary:
-            report.plot().figure.savefig(temporary, dpi=200)
+            report.plot().figure.savefig(temporary, dpi=200)  # type: ignore[union-attr]
     typer.echo(report.summary())
     if written:
         typer.echo(f"\nWritten: {', '.join(map(str, written))}")
@@ -212,7 +211,7 @@ def train(
     learning_rate: Annotated[float, typer.Option("--learning-rate")] = 1e-4,
     seed: Annotated[int, typer.Option("--seed")] = 0,
 ) -> None:
-    """Multi-criterion training: the same items under contradictory labels, so that the model learns to read the examples.
+    """Multi-criterion training: contradictory labels for the same items, so that the model learns to read examples.
 
     Build the training episodes from items that no test uses. Minutes to hours on a CPU.
 
@@ -235,12 +234,12 @@ def train(
     typer.echo(f"\nWritten: {out}")
 
 
-def _answers(path: Path, bench: Episodes, kept: Episodes) -> Any:
+def _answers(path: Path, unsolvable: set[str]) -> pd.DataFrame:
+    """Answers to the items that count; to those whose examples reveal nothing there need not be any."""
     from assay._core.tables import read_table
 
-    table = read_table(path, {"id": "text", "criterion": "text", "answer": "text"}, allow_missing=["answer"])
-    unsolvable = set(bench.ids) - set(kept.ids)
-    return table[~table["id"].isin(unsolvable)].reset_index(drop=True) if unsolvable else table
+    table = read_table(path, {"id": "text"})
+    return table[~table["id"].isin(unsolvable)].reset_index(drop=True)
 
 
 def _load(name: str, bench: Episodes) -> tuple[Any, Any]:
@@ -248,7 +247,9 @@ def _load(name: str, bench: Episodes) -> tuple[Any, Any]:
     from assay import models
 
     if bench.items.kind == "row":
-        raise InputError("these items are rows of numbers, which a language model does not read; use InContextClassifier")
+        raise InputError(
+            "these items are rows of numbers, which a language model does not read; use InContextClassifier"
+        )
     if bench.items.kind == "text":
         return models.demo_lm() if name == "demo" else models.load_lm(name)
     if name == "demo":

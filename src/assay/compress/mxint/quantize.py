@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -21,6 +22,7 @@ from assay.compress.mxint.rounding import (
     encode,
     round_to_grid_,
     scales_of_stored,
+    stored_scales,
     tensor_scale,
 )
 
@@ -34,7 +36,7 @@ NonFinite = Literal["raise", "propagate"]
 ArrayOrTensor = TypeVar("ArrayOrTensor", np.ndarray, torch.Tensor)
 
 #: Elements that are worked on at a time on a CPU: their copies stay in the second-level cache.
-_CHUNK = 1 << 16
+_CHUNK = 1 << 17
 
 
 class Rules(NamedTuple):
@@ -173,7 +175,7 @@ def quantize(
     for span, scaled, kept, _ in _scaled(blocks, made, rules, t, None):
         codes[span] = encode(scaled, made.element)
         stored.append(kept)
-    scales = torch.cat(stored) if stored else blocks.new_empty(0, 1)
+    scales = stored_scales(torch.cat(stored) if stored else torch.empty(0, 1), made)
     n_rows = rows.shape[0]
     return QTensor(
         codes.reshape(rows.shape),
@@ -259,7 +261,7 @@ def fake_blocks(blocks: Tensor, fmt: Format, rules: Rules) -> Tensor:
 def _scaled(
     blocks: Tensor, fmt: Format, rules: Rules, t: Tensor | None, out: Tensor | None
 ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-    """Go through the blocks: where, values on the grid (in `out` where that is float32), stored scales, scales."""
+    """Go through the blocks: where, values on the grid (in `out` where that is float32), kept scales, scales."""
     n_blocks, size = blocks.shape
     step = max(1, _CHUNK // max(1, size)) if blocks.device.type == "cpu" else max(1, n_blocks)
     keeps = out is not None and out.dtype == torch.float32
@@ -269,13 +271,17 @@ def _scaled(
         part = blocks[span].float()
         room = out[span] if keeps and out is not None else scratch[: len(part)]  # type: ignore[index]
         absmax = torch.abs(part, out=room).amax(-1, keepdim=True)
-        if not bool(torch.isfinite(absmax).all()):
+        bad = None
+        if part.numel() and not math.isfinite(absmax.amax()):
             if rules.nonfinite == "raise":
                 refuse_nonfinite(blocks)
-            part = part.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        stored, scale = block_scales(absmax, fmt, rules.scale_rule, t)
+            bad = ~torch.isfinite(absmax)
+            part, absmax = part.masked_fill(bad, 0.0), absmax.masked_fill(bad, 0.0)
+        kept, scale = block_scales(absmax, fmt, rules.scale_rule, t)
         values = round_to_grid_(divide(part, scale, fmt, room), fmt.element, rules.clip)
-        yield span, values, stored, scale
+        if bad is not None:
+            kept, scale = kept.masked_fill(bad, math.nan), scale.masked_fill(bad, math.nan)
+        yield span, values, kept, scale
 
 
 def _tensor_scale(blocks: Tensor, fmt: Format) -> Tensor | None:

@@ -27,6 +27,7 @@ CLIPS: tuple[Clip, ...] = ("sym", "asym")
 
 _EXPONENT = 0x7F800000  # the exponent field of a float32
 _MANTISSA = 0x007FFFFF
+_SMALLEST_SCALE = 1 << 22  # 2^-127, which is subnormal
 _NAN_BYTE = 255  # of an E8M0 scale
 _E4M3_NAN = 0x7F
 
@@ -44,37 +45,40 @@ def _carry(maximum: float, rule: ScaleRule) -> tuple[int, int]:
             threshold = np.nextafter(threshold, np.float32(np.inf))
         maximum, rule = float(threshold), "floor"
     mantissa, exponent = _bits(maximum) & _MANTISSA, (_bits(maximum) >> 23) - 127
-    # ceil: a mantissa above that of the maximum carries into the exponent; floor: one below it borrows.
-    return {"ceil": _MANTISSA - mantissa, "floor": -mantissa, "ocp": 0}[rule], exponent
+    # ceil: a mantissa above that of the maximum carries into the exponent. floor: one not below it does, and one more
+    # is taken off (a plain borrow would make the bits of a tiny maximum negative).
+    return {
+        "ceil": (_MANTISSA - mantissa, exponent),
+        "floor": (_MANTISSA + 1 - mantissa, exponent + 1),
+        "ocp": (0, exponent),
+    }[rule]
 
 
-def shared_exponent(absmax: Tensor, maximum: float, rule: ScaleRule = "ceil") -> Tensor:
-    """E8M0 bytes E of blocks, whose scale is 2^(E - 127).
+def power_of_two_scale(absmax: Tensor, maximum: float, rule: ScaleRule = "ceil") -> Tensor:
+    """Scales 2^E of blocks with E in -127..127, as float32.
 
     Parameters
     ----------
     absmax : float32
-        Largest magnitude of each block; where it is NaN or infinite the byte is 255.
+        Largest magnitude of each block, finite.
     maximum : float
         Qmax of the element.
     rule : {"ceil", "floor", "round", "ocp"}
         Of log2(absmax / Qmax); "ocp": floor(log2 absmax) - floor(log2 Qmax), as in the OCP standard.
-
-    Returns
-    -------
-    int32, of the shape of `absmax`
     """
     add, exponent = _carry(maximum, rule)
-    bits = absmax.view(torch.int32)
-    # Subnormal maxima have exponent field 0 and end at the smallest byte, as they should.
-    byte = ((bits + add) >> 23).sub_(exponent).clamp_(0, 254)
-    return byte.masked_fill_(bits >= _EXPONENT, _NAN_BYTE)
+    bits = (absmax.view(torch.int32) + add).bitwise_and_(_EXPONENT).sub_(exponent << 23)
+    return bits.clamp_(min=_SMALLEST_SCALE).view(torch.float32)
+
+
+def byte_of_scale(scale: Tensor) -> Tensor:
+    """E8M0 bytes E (uint8) of scales 2^(E - 127); 255 for NaN."""
+    return (scale.view(torch.int32) >> 23).to(torch.uint8)
 
 
 def scale_of_byte(byte: Tensor) -> Tensor:
     """2^(byte - 127) as float32; 255 is NaN."""
-    byte = byte.to(torch.int32)
-    bits = (byte << 23).clamp_(min=1 << 22)  # 2^-127 is subnormal
+    bits = (byte.to(torch.int32) << 23).clamp_(min=_SMALLEST_SCALE)
     return bits.view(torch.float32).masked_fill(byte == _NAN_BYTE, math.nan)
 
 
@@ -130,11 +134,11 @@ def tensor_scale(absmax: Tensor, fmt: Format) -> Tensor:
 
 
 def block_scales(absmax: Tensor, fmt: Format, rule: ScaleRule, t: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Stored scales of blocks and their values.
+    """Scales of blocks: as numbers of the kind that is stored, and the values to divide by.
 
     Parameters
     ----------
-    absmax : (n_blocks, 1) float32
+    absmax : (n_blocks, 1) float32, finite
     fmt : Format
     rule : ScaleRule
         Of powers of two.
@@ -143,27 +147,32 @@ def block_scales(absmax: Tensor, fmt: Format, rule: ScaleRule, t: Tensor | None)
 
     Returns
     -------
-    stored : (n_blocks, 1) uint8, or float32 for plain scales
-    scale : (n_blocks, 1) float32
+    kept, scale : (n_blocks, 1) float32
+        They differ for NV formats only, where scale = t * kept.
     """
     if fmt.scale == "e8m0":
-        byte = shared_exponent(absmax, fmt.element.maximum, rule)
-        return byte.to(torch.uint8), scale_of_byte(byte)
+        scale = power_of_two_scale(absmax, fmt.element.maximum, rule)
+        return scale, scale
     ideal = absmax / fmt.element.maximum
     if fmt.scale == "e4m3":
         assert t is not None
-        # 0 / 0 in an all-zero tensor: every scale is 0.
-        value = round_to_grid_((ideal / t.where(t > 0, torch.inf)).nan_to_num_(nan=0.0, posinf=0.0), E4M3)
-        bad = ~torch.isfinite(absmax)
-        stored = encode(value, E4M3).masked_fill_(bad, _E4M3_NAN)
-        return stored, (value * t).masked_fill_(bad, math.nan)
+        kept = round_to_grid_(ideal / t.where(t > 0, torch.inf), E4M3)
+        return kept, kept * t
     scale = ideal.bfloat16().float() if fmt.scale == "bf16" else ideal
-    scale = scale.masked_fill(~torch.isfinite(absmax), math.nan)
     return scale, scale
 
 
+def stored_scales(kept: Tensor, fmt: Format) -> Tensor:
+    """What is stored of the first result of :func:`block_scales`: a byte, or the number itself; NaN stays NaN."""
+    if fmt.scale == "e8m0":
+        return byte_of_scale(kept)
+    if fmt.scale == "e4m3":
+        return encode(kept.nan_to_num(nan=0.0), E4M3).masked_fill_(kept.isnan(), _E4M3_NAN)
+    return kept
+
+
 def scales_of_stored(stored: Tensor, fmt: Format, t: Tensor | None) -> Tensor:
-    """Values (float32) of stored scales: the inverse of :func:`block_scales`."""
+    """Values (float32) of stored scales: the inverse of :func:`stored_scales`."""
     if fmt.scale == "e8m0":
         return scale_of_byte(stored)
     if fmt.scale == "e4m3":
@@ -173,12 +182,10 @@ def scales_of_stored(stored: Tensor, fmt: Format, t: Tensor | None) -> Tensor:
 
 
 def divide(blocks: Tensor, scale: Tensor, fmt: Format, out: Tensor) -> Tensor:
-    """x / s into `out`; 0 where the scale is 0 or NaN."""
+    """Divide into `out`; 0 where the scale is 0."""
     if fmt.scale == "e8m0":
-        # 1 / 2^e is exact, and so is the product.
-        torch.mul(blocks, (1.0 / scale).nan_to_num_(nan=0.0), out=out)
-    else:
-        torch.div(blocks, scale.where(scale > 0, torch.inf), out=out)
-    if fmt.scale == "bf16":
-        out.copy_(out.bfloat16())
-    return out
+        # The inverse of a power of two is exact, and so is the product.
+        inverse = (254 << 23) - (scale.view(torch.int32) & _EXPONENT)
+        return torch.mul(blocks, inverse.view(torch.float32), out=out)
+    torch.div(blocks, scale.where(scale > 0, torch.inf), out=out)
+    return out.copy_(out.bfloat16()) if fmt.scale == "bf16" else out

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from filelock import FileLock
 
 from assay._core.errors import InputError
-from assay._core.extras import need
 from assay._core.files import replacing
 from assay.decode.tmafc.prior import CATEGORIES, Prior, difficulty_groups, fit_beta_prior
 
@@ -43,9 +43,7 @@ class JsonLines:
 
     def locked(self) -> AbstractContextManager[Any]:
         """Hold the file against other threads and processes."""
-        filelock = need("filelock", extra="decode", purpose="a log that several writers share")
-        lock: AbstractContextManager[Any] = filelock.FileLock(f"{self.path}.lock", is_singleton=False)
-        return lock
+        return FileLock(f"{self.path}.lock")
 
     def state(self) -> tuple[int, int, int]:
         """Changes when the file changes."""

@@ -90,7 +90,7 @@ class Answer:
     n_unparsed: int = 0
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per component: value, votes, runner-up, confidence, converged, n_requests, n_missing."""
+        """One row per component: value, votes, runner-up and its votes, confidence, converged, n_requests."""
         import pandas as pd
 
         names = ["component", "value", "votes", "runner_up", "runner_up_votes", "confidence", "converged", "n_requests"]

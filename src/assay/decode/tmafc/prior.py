@@ -88,7 +88,8 @@ def fit_beta_prior(votes: ArrayLike, agreeing: ArrayLike, bounds: tuple[float, f
         bounds=[bounds, bounds],
         options={"ftol": 1e-13, "gtol": 1e-9, "xtol": 1e-9},
     )
-    alpha, beta = (float(value) for value in np.clip(found.x, low, high))
+    # It works on scaled values: a bound comes back with a wrong last digit.
+    alpha, beta = (float(value) for value in np.clip(found.x.round(12), low, high))
     return Prior(alpha, beta)
 
 

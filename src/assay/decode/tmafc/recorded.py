@@ -127,7 +127,8 @@ def read_tasks(path: str | os.PathLike[str], components: Sequence[str] | None = 
         gold = _gold(row.get("gold"), where)
         schema = _parsed(row.get("schema"), f"{where}, column 'schema'")
         names = components or schema or (list(gold) if gold else None)
-        tasks.append(Task(row["question"], components_of(names or {FINAL_ANSWER: "the short final answer"}), gold))
+        wanted = _components(names or {FINAL_ANSWER: "the short final answer"}, where)
+        tasks.append(Task(row["question"], wanted, gold))
     return tasks
 
 
@@ -167,7 +168,10 @@ def read_samples(
 
 
 def write_samples(records: Sequence[Recorded], path: str | os.PathLike[str]) -> None:
-    """Write recorded samples so that :func:`read_samples` reads them again."""
+    """Write recorded samples so that :func:`read_samples` reads them again.
+
+    Lists and objects are JSON text in the cells of CSV, TSV and Parquet.
+    """
     import pandas as pd
 
     rows = [
@@ -181,8 +185,14 @@ def write_samples(records: Sequence[Recorded], path: str | os.PathLike[str]) -> 
         }
         for record in records
     ]
+    if not any(suffix in (".json", ".jsonl", ".ndjson") for suffix in Path(path).suffixes):
+        rows = [{name: _cell(value) for name, value in row.items()} for row in rows]
     frame = pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=object) for name in rows[0]})
     write_table(frame, path)
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
 
 def _rows(path: str | os.PathLike[str], names: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
@@ -208,6 +218,13 @@ def _parsed(value: Any, where: str) -> Any:
         except (ValueError, RecursionError):
             raise InputError(f"{where}: {value[:60]!r} is not JSON; expected JSON text in this cell") from None
     return None if isinstance(value, float) and value != value else value
+
+
+def _components(schema: Any, where: str) -> Components:
+    try:
+        return components_of(schema)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _gold(value: Any, where: str) -> Mapping[str, Any] | None:
@@ -243,7 +260,7 @@ def _recorded(
     category = category if isinstance(category, str) else None
     if category not in (None, *CATEGORIES):
         raise InputError(f"{where}, column 'category': {category!r} is not one of {', '.join(CATEGORIES)}")
-    return Recorded(row[names["question"]], tuple(components_of(list(keys))), samples, gold, tokens, category)
+    return Recorded(row[names["question"]], tuple(_components(keys, where)), samples, gold, tokens, category)
 
 
 def _sample(item: Any) -> Sample | None:

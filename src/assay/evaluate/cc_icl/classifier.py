@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from assay._core.errors import InputError
 from assay._core.extras import need
 from assay._core.seeds import generator
-from assay.evaluate.cc_icl.episodes import Episodes, array_view
-from assay.evaluate.cc_icl.items import Array
-from assay.evaluate.cc_icl.metrics import Codes
+from assay.evaluate.cc_icl.episodes import Episodes, needed_features
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import ArrayLike, NDArray
     from torch import nn
+
+    from assay.evaluate.cc_icl.items import Array
+    from assay.evaluate.cc_icl.metrics import Codes
 
 
 class InContextClassifier(BaseEstimator):  # type: ignore[misc]
@@ -68,7 +69,7 @@ class InContextClassifier(BaseEstimator):  # type: ignore[misc]
     >>> size = np.tile([0.0, 1.0, 2.0], 20) + np.linspace(-0.1, 0.1, 60)
     >>> items = Items("row", tuple(map(str, range(60))), ("small", "middle", "large") * 20, size[:, None])
     >>> episodes = build_episodes(items, spec, 500)
-    >>> model = InContextClassifier(d_model=16, n_layers=1, n_heads=2, n_steps=150, learning_rate=1e-2).fit(episodes)
+    >>> model = InContextClassifier(d_model=16, n_layers=1, n_heads=2, n_steps=100, learning_rate=1e-2).fit(episodes)
     >>> evaluate(model, episodes).sensitivity > 0.9
     True
     """
@@ -108,11 +109,9 @@ class InContextClassifier(BaseEstimator):  # type: ignore[misc]
         """
         torch = need("torch", extra="lm", purpose="the in-context classifier")
         self._check()
-        support, query = array_view(episodes)
+        features = needed_features(episodes)
         if self.criterion is not None:
             episodes = episodes.with_criteria([self.criterion])
-        features = episodes.items.features
-        assert features is not None  # array_view has checked it
         used = features[np.unique(np.concatenate([episodes.support.ravel(), episodes.query]))]
         self.mean_ = used.mean(axis=0)
         self.scale_ = np.where(used.std(axis=0) > 0, used.std(axis=0), 1.0)
@@ -247,14 +246,12 @@ class FixedBoundary(BaseEstimator):  # type: ignore[misc]
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
 
-        array_view(episodes)
+        features = needed_features(episodes)
         k = episodes.criterion(self.criterion)
         answer = np.full(len(episodes.items), -1, dtype=np.int64)
         answer[episodes.support] = episodes.labels[:, :, k]
         answer[episodes.query] = episodes.truth[:, k]
         used = np.flatnonzero(answer >= 0)
-        features = episodes.items.features
-        assert features is not None
         chosen = self.estimator or make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
         self.estimator_ = clone(chosen).fit(features[used], answer[used])
         return self

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from assay._core.errors import InputError
 from assay._core.seeds import generator
 from assay.evaluate.cc_icl.items import Array, Items, rows_by_category
 from assay.evaluate.cc_icl.metrics import Codes, is_identifiable
-from assay.evaluate.cc_icl.spec import CriterionSpec
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from assay.evaluate.cc_icl.spec import CriterionSpec
 
 
 @dataclass(frozen=True)
@@ -148,10 +149,10 @@ def build_episodes(
 ) -> Episodes:
     """Build a benchmark from labelled items.
 
-    Categories that get the same answer as each other under every criterion form a group. Each episode draws one category
-    from every group and shows `shots` items of it: with criteria that differ on one group, a clear No, a clear Yes and
-    one boundary item, as in the paper's published case. So the support always reveals the criterion. The query is
-    another item of one of these categories.
+    Categories that get the same answer as each other under every criterion form a group. Each episode draws one
+    category from every group and shows `shots` items of it: with criteria that differ on one group, a clear No, a clear
+    Yes and one boundary item, as in the paper's published case. So the support always reveals the criterion. The query
+    is another item of one of these categories.
 
     Parameters
     ----------
@@ -184,6 +185,7 @@ def build_episodes(
 
     Examples
     --------
+    >>> from assay.evaluate.cc_icl import CriterionSpec
     >>> spec = CriterionSpec("Is it a defect?", ("No", "Yes"),
     ...                      {"A": {"good": "No", "ink": "No", "cut": "Yes"},
     ...                       "B": {"good": "No", "ink": "Yes", "cut": "Yes"}})
@@ -264,8 +266,8 @@ def _asked(is_boundary: NDArray[np.bool_], n: int, share: float, rng: np.random.
     if len(boundary) == 0 or len(clear) == 0:
         share = float(len(boundary) > 0)
     n_boundary = round(share * n)
-    parts = [np.resize(rng.permutation(group), size) for group, size in ((boundary, n_boundary), (clear, n - n_boundary))
-             if size]  # fmt: skip
+    sizes = ((boundary, n_boundary), (clear, n - n_boundary))
+    parts = [np.resize(rng.permutation(group), size) for group, size in sizes if size]
     return rng.permutation(np.concatenate(parts))
 
 
@@ -296,15 +298,14 @@ def _draw_others(rows: Codes, query: Codes, shots: int, rng: np.random.Generator
     return drawn
 
 
-def array_view(episodes: Episodes) -> tuple[Array, Array]:
-    """Features of supports (n, n_support, n_features) and of queries (n, n_features)."""
-    features = episodes.items.features
-    if features is None:
+def needed_features(episodes: Episodes) -> Array:
+    """Features of the pool (n_items, n_features), for those that cannot do without."""
+    if episodes.items.features is None:
         raise InputError(
             f"these {episodes.items.kind} items have no features, which a classifier of arrays needs; give them "
             "with items.with_features(…)"
         )
-    return features[episodes.support], features[episodes.query]
+    return episodes.items.features
 
 
 def describe(episodes: Episodes) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -20,6 +19,8 @@ from assay.evaluate.cc_icl.prompt import parse_answer
 from assay.evaluate.cc_icl.spec import CriterionSpec, check_answers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     import pandas as pd
 
 KINDS: tuple[Kind, ...] = ("image", "text", "row")
@@ -296,7 +297,9 @@ def _cc_bench_line(
 # --------------------------------------------------------------------------------------------------- predictions
 
 
-def read_predictions(source: str | os.PathLike[str] | pd.DataFrame, episodes: Episodes) -> Codes:
+def read_predictions(
+    source: str | os.PathLike[str] | pd.DataFrame, episodes: Episodes, *, where: str = "predictions"
+) -> Codes:
     """Read answers to every episode under every criterion.
 
     Parameters
@@ -305,6 +308,8 @@ def read_predictions(source: str | os.PathLike[str] | pd.DataFrame, episodes: Ep
         A row for each answer: ``id``, ``criterion``, ``answer``. The answer may be a sentence; see
         :func:`parse_answer`. An empty cell is an answer that cannot be read.
     episodes : Episodes
+    where : str
+        Names a DataFrame in messages.
 
     Returns
     -------
@@ -317,11 +322,9 @@ def read_predictions(source: str | os.PathLike[str] | pd.DataFrame, episodes: Ep
         An answer is missing, is there twice, or belongs to no episode or criterion.
     """
     if isinstance(source, (str, os.PathLike)):
-        table, where = read_table(source), str(source)
-    else:
-        table, where = source, "predictions"
+        source, where = read_table(source), str(source)
     table = check_columns(
-        table, {"id": "text", "criterion": "text", "answer": "text"}, where=where, allow_missing=["answer"]
+        source, {"id": "text", "criterion": "text", "answer": "text"}, where=where, allow_missing=["answer"]
     )
     row_of = {name: row for row, name in enumerate(episodes.ids)}
     predictions = np.full(episodes.truth.shape, UNPARSED, dtype=np.int64)
@@ -349,7 +352,7 @@ def read_predictions(source: str | os.PathLike[str] | pd.DataFrame, episodes: Ep
 def _check_complete(is_given: Any, episodes: Episodes, where: str) -> None:
     if is_given.all():
         return
-    row, column = np.argwhere(~is_given)[0]
+    column = int(np.argwhere(~is_given)[0, 1])
     criterion = episodes.criteria[column]
     missing = [episodes.ids[i] for i in np.flatnonzero(~is_given[:, column])]
     shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +15,9 @@ from assay._core.seeds import generator
 from assay._core.tables import read_table
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
     import pandas as pd
 
 Array = NDArray[np.float64]

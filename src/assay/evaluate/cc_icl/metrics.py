@@ -97,10 +97,16 @@ def score(predictions: ArrayLike, truths: ArrayLike, *, n_answers: int | None = 
     numerators, denominators = indicators(types.predictions, types.truths, size)
     with np.errstate(invalid="ignore"):
         values = (types.counts @ numerators) / (types.counts @ denominators)
-    k = g.shape[1]
+    first, k = len(METRICS), g.shape[1]
     n_sensitive = int((g != g[:, :1]).any(axis=1).sum())
-    plain = (float(value) for value in values[:7])
-    return Score(*plain, values[7 : 7 + k], values[7 + k :], n_sensitive, len(g) - n_sensitive)
+    named = dict(zip(METRICS, values[:first].tolist(), strict=True))
+    return Score(
+        **named,
+        accuracy=values[first : first + k],
+        accuracy_sensitive=values[first + k :],
+        n_sensitive=n_sensitive,
+        n_invariant=len(g) - n_sensitive,
+    )
 
 
 #: The first columns of `indicators`; after them come accuracy and accuracy_sensitive under each criterion.

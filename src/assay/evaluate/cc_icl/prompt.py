@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from assay.evaluate.cc_icl.episodes import Question
 from assay.evaluate.cc_icl.metrics import UNPARSED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from assay.evaluate.cc_icl.episodes import Question
 
 #: The paper's instruction for reasoning before the answer, without its mention of anomalies.
 THINK = "Think step by step by comparing with the examples. End with 'Final answer:' and one of {answers}."
@@ -34,6 +37,7 @@ def prompt_parts(question: Question, *, cot: bool = False) -> list[dict[str, str
 
     Examples
     --------
+    >>> from assay.evaluate.cc_icl import Question
     >>> asked = Question("e1", "text", "Is it a defect?", ("No", "Yes"), ("slit",), ("Yes",), "dent")
     >>> print(prompt_text(asked))
     slit

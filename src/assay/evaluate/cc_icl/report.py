@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from assay._core.errors import InputError
-from assay.evaluate.cc_icl.episodes import Episodes, Question, array_view
+from assay.evaluate.cc_icl.episodes import Episodes, Question, needed_features
 from assay.evaluate.cc_icl.metrics import METRICS, UNPARSED, Codes, Share, shares
 from assay.evaluate.cc_icl.prompt import parse_answer
 
@@ -164,7 +164,7 @@ class CCReport:
         return "\n".join([*lines, "=" * len(head)])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Joint correctness on sensitive and on invariant items, beside the usual accuracy that hides the difference."""
+        """Draw joint correctness on sensitive and on invariant items, beside the accuracy that hides the difference."""
         if ax is None:
             from matplotlib import pyplot as plt
 
@@ -254,7 +254,8 @@ def solvable(episodes: Episodes) -> tuple[Episodes, int]:
 def predict(model: Model | ArrayClassifier, episodes: Episodes, *, batch_size: int = 64) -> Codes:
     """Codes of a model's answers: (n, n_criteria) int64."""
     if hasattr(model, "predict"):
-        support, query = array_view(episodes)
+        features = needed_features(episodes)
+        support, query = features[episodes.support], features[episodes.query]
         columns = [model.predict(support, episodes.labels[:, :, k], query) for k in range(len(episodes.criteria))]
         return np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1)
     codes = np.full(episodes.truth.shape, UNPARSED, dtype=np.int64)

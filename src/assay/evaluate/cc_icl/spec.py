@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from assay._core.errors import InputError
 from assay._core.extras import need
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
 
 Codes = NDArray[np.int64]
 
@@ -182,7 +184,7 @@ def _yaml(text: str, path: Path) -> Any:
         node = yaml.compose(text, Loader=yaml.BaseLoader)
         _refuse_twins(node, path, yaml)
         # BaseLoader makes texts, lists and mappings only: nothing is run, and No does not become False.
-        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
+        return yaml.load(text, Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

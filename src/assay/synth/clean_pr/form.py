@@ -115,7 +115,7 @@ def _flag(text: str) -> str:
 
 def _written(path: str) -> str:
     """A path as it is, or as a JSON string where it would not read back (spaces at its ends, quotes, controls)."""
-    plain = path == path.strip("` \t:*") and path[:1] != '"' and path.isprintable()
+    plain = path[:1] != '"' and path.isprintable() and _undecorated(path) == path
     return path if plain else json.dumps(path)
 
 

@@ -8,11 +8,10 @@ is and with a classifier on its hidden states that was trained under both criter
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,6 @@ from assay import models
 from assay._core.errors import InputError
 from assay._core.seeds import child_seed
 from assay.bench import Arm, Case, Claim, Data, Metric, Trial
-from assay.bench.spec import Parameter, Scale
 from assay.evaluate.cc_icl import (
     CriterionSpec,
     Episodes,
@@ -40,10 +38,15 @@ from assay.evaluate.cc_icl import (
     read_items,
     score,
 )
-from assay.evaluate.cc_icl.episodes import array_view
+from assay.evaluate.cc_icl.episodes import needed_features
 from assay.evaluate.cc_icl.example import load_example
 from assay.evaluate.cc_icl.language import first_token_logits
 from assay.evaluate.cc_icl.report import predict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from assay.bench.spec import Parameter, Scale
 
 Codes = NDArray[np.int64]
 
@@ -144,7 +147,7 @@ def folds(bench: Bench, n: int, seed: int) -> Iterator[Case]:
 
 
 def _swapped(spec: CriterionSpec) -> CriterionSpec:
-    """The same digits in new roles: what was sound is defective, what was defective disputed, what was disputed sound."""
+    """The same digits in new roles: the sound ones become defective, those disputed, and the disputed ones sound."""
     turned = spec.categories[3:] + spec.categories[:3]
     moved = dict(zip(turned, spec.categories, strict=True))
     return replace(spec, criteria={k: {c: row[moved[c]] for c in spec.categories} for k, row in spec.criteria.items()})
@@ -177,8 +180,7 @@ def _trained(given: Given, seed: int, criterion: str | None) -> Codes:
 
 def nearest_example(given: Given, seed: int) -> Codes:
     """The label of the example that is nearest in standardised features."""
-    features = given.train.items.features
-    assert features is not None
+    features = needed_features(given.train)
     return _nearest_after(StandardScaler().fit(features).transform, given.test)
 
 
@@ -187,16 +189,15 @@ def matched_categories(given: Given, seed: int) -> Codes:
 
     It needs what a user has who builds such a benchmark, categories, and knows no criterion at all.
     """
-    features = given.train.items.features
-    assert features is not None
+    features = needed_features(given.train)
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000, C=0.1))
     classifier.fit(features, np.asarray(given.train.items.category))
     return _nearest_after(classifier.predict_proba, given.test)
 
 
 def _nearest_after(transform: Any, test: Episodes) -> Codes:
-    array_view(test)
-    return predict(NearestSupport(), replace(test, items=test.items.with_features(transform(test.items.features))))
+    items = test.items.with_features(transform(needed_features(test)))
+    return predict(NearestSupport(), replace(test, items=items))
 
 
 def joint_scores(case: Case, predictions: Codes) -> dict[str, float]:
@@ -252,7 +253,7 @@ def prompted(given: Given, seed: int) -> Codes:
 
 
 def calibrated(given: Given, seed: int) -> Codes:
-    """Yes where its log-odds are above their median over all questions (batch calibration; half of the truths are Yes)."""
+    """Yes where its log-odds are above their median over all questions (batch calibration)."""
     model, tokenizer = language_model(given.model)
     columns = []
     for k in range(len(given.test.criteria)):

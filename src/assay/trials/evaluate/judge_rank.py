@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import choix
@@ -185,7 +186,7 @@ def load_votes(path: str | None, scale: Scale, params: Mapping[str, Parameter]) 
         votes = read_votes(load_judge_votes("arena"))
         return Data("10 judges on Chatbot Arena answers of 20 models", len(votes), votes)
     votes = read_votes(path)
-    return Data(path, len(votes), votes, path)
+    return Data(Path(path).name, len(votes), votes, path)
 
 
 def folds(votes: pd.DataFrame, n: int, seed: int) -> Iterator[Case]:
