@@ -11,6 +11,9 @@ from pathlib import Path
 from assay import catalog
 from assay.catalog import FAMILIES, Method
 
+#: A bar inside a cell must not end it.
+BAR = "\\|"
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -66,7 +69,8 @@ def _facts(method: Method) -> str:
         "Measured": method.measured,
         "Paper": f"{method.paper.title} {paper}".strip(),
     }
-    return "\n".join(["| | |", "|---|---|", *(f"| {label} | {text} |" for label, text in rows.items() if text)])
+    lines = [f"| {label} | {text.replace('|', BAR)} |" for label, text in rows.items() if text]
+    return "\n".join(["| | |", "|---|---|", *lines])
 
 
 def _citation(method: Method) -> str:

@@ -332,6 +332,17 @@ METHODS: tuple[Method, ...] = (
         "Put models and tasks on one scale with human time, and forecast task horizons.",
         Paper("BRIDGE: Predicting Human Task Completion Time From Model Performance",
               "Liu, Gala, Nilaksh, Bahdanau, Reddy, Larochelle", arxiv="2602.07267", code="McGill-NLP/BRIDGE"),
+        status="available",
+        interface="assay.evaluate:TimeHorizonIRT",
+        trial="assay.trials.evaluate.bridge:TRIAL",
+        use="assay.cli.use.bridge:app",
+        tags=("tour",),
+        use_when="you have a patchy table of which models solved which tasks, and human times for some of the tasks.",
+        not_when="you need the minutes of a single task, or of a benchmark that was timed in another way: classes of "
+                 "time carry over, minutes do not.",
+        measured="Held-out human times of METR's tasks: mean |log ratio| 1.12 against 1.72 for success rates; on "
+                 "SWE-bench from METR's times kappa 0.235 against 0.095, but a constant is nearer in minutes "
+                 "(assay try bridge --scale standard).",
     ),
     Method(
         "arbitrage", "Model-market arbitrage", "evaluate",

@@ -144,6 +144,8 @@ def tour() -> None:
     console().print(_verdicts(results))
     for result in results:
         console().print(f"{result.slug}: {result.verdict.sentence}")
+        for skipped in result.skipped:
+            console().print(f"{result.slug}: the part {skipped.part} was left out: {skipped.reason}")
     typer.echo(f"\nReport: {page}")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from assay._core.errors import InputError
+from assay.cli.output import save_picture
 
 if TYPE_CHECKING:
     from assay.evaluate.arbitrage import ArbitrageReport
@@ -111,7 +112,7 @@ def _names(text: str | None) -> list[str] | None:
 def _write(report: ArbitrageReport, out: Path) -> None:
     import numpy as np
 
-    from assay._core.files import replacing, write_text
+    from assay._core.files import write_text
     from assay._core.tables import write_table
 
     try:
@@ -124,7 +125,4 @@ def _write(report: ArbitrageReport, out: Path) -> None:
     write_table(report.to_frame().replace([np.inf, -np.inf], np.nan), out / "prices.csv")
     kinds: tuple[Literal["cost", "margin"], ...] = ("cost", "margin")
     for kind in kinds:
-        figure = report.plot(kind).get_figure(root=True)
-        assert figure is not None  # new axes always have one
-        with replacing(out / f"{kind}.png") as temporary:
-            figure.savefig(temporary, dpi=200)
+        save_picture(report.plot(kind), out / f"{kind}.png")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
+from assay.cli.output import save_picture
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
     from assay.evaluate.bridge import Forecast, TimeHorizonIRT
 
@@ -95,10 +95,10 @@ def bridge(
     written = ["items.csv", "subjects.csv"]
     if irt.calibration_ is not None:
         _write_json(forecast_document(irt, trend, test), out / "forecast.json")
-        _save(irt.calibration_.plot(), out / "calibration.png")
+        save_picture(irt.calibration_.plot(), out / "calibration.png")
         written += ["forecast.json", "calibration.png"]
     if trend is not None:
-        _save(trend.plot(), out / "horizon.png")
+        save_picture(trend.plot(), out / "horizon.png")
         written.append("horizon.png")
     typer.echo(irt.summary())
     if trend is not None:
@@ -238,14 +238,3 @@ def _write_json(document: dict[str, Any], path: Path) -> None:
 
     write_text(path, json.dumps(clean(document), ensure_ascii=False, indent=2) + "\n")
 
-
-def _save(axes: Axes, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    from assay._core.files import replacing
-
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=200)
-    plt.close(figure)

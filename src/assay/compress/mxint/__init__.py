@@ -6,7 +6,7 @@ Paper: "INT v.s. FP: A Comprehensive Study of Fine-Grained Low-bit Quantization 
 The formats, the symmetric clipping and the theory are the paper's; the packed layout, the choice of a format for each
 layer under a budget and the straight folder format are ours.
 
-The folder: `formats` says what there is, `rounding` and `quantize` are the method on tensors, `theory` foresees the
+The folder: `formats` says what there is, `rounding` and `tensors` are the method on tensors, `theory` foresees the
 error and `metrics` measures it, `packing`, `layers` and `models` carry it to linear layers and whole models,
 `compare` says which format where.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from assay.compress.mxint.layers import MXConfig, MXLinear, MXTrainingConfig, MXTrainingLinear
     from assay.compress.mxint.metrics import crest_factor, qsnr, token_losses, top_k_kl
     from assay.compress.mxint.models import MXReport, load, prepare_training_, quantize_, save
-    from assay.compress.mxint.quantize import QTensor, dequantize, fake_quant, quantize
+    from assay.compress.mxint.tensors import QTensor, dequantize, fake_quant, quantize
     from assay.compress.mxint.theory import crossover, theory_qsnr
 
 __all__ = [
@@ -63,7 +63,7 @@ _NAMES = {
     "layers": ("MXConfig", "MXLinear", "MXTrainingConfig", "MXTrainingLinear"),
     "metrics": ("crest_factor", "qsnr", "token_losses", "top_k_kl"),
     "models": ("MXReport", "load", "prepare_training_", "quantize_", "save"),
-    "quantize": ("QTensor", "dequantize", "fake_quant", "quantize"),
+    "tensors": ("QTensor", "dequantize", "fake_quant", "quantize"),
     "theory": ("crossover", "theory_qsnr"),
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}

@@ -13,7 +13,7 @@ from assay._core.errors import InputError
 from assay.compress.mxint.formats import PAPER_FORMATS, Format, get_format
 from assay.compress.mxint.metrics import crest_factor, qsnr
 from assay.compress.mxint.models import linear_layers
-from assay.compress.mxint.quantize import checked_tensor, fake_quant, rotate_blocks, to_rows
+from assay.compress.mxint.tensors import checked_tensor, fake_quant, rotate_blocks, to_rows
 from assay.compress.mxint.theory import theory_qsnr
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor, nn
 
-    from assay.compress.mxint.quantize import Rotation
+    from assay.compress.mxint.tensors import Rotation
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,8 @@ def compare_formats(
     Parameters
     ----------
     tensors : mapping of name to float array or tensor
-        Weights (out_features, in_features), activations (tokens, features), or any matrix whose last axis is summed over.
+        Weights (out_features, in_features), activations (tokens, features), or other matrices with the
+        axis that is summed over last.
     formats : sequence of str or Format
     rotate : sequence of None and "hadamard"
     axis : int, optional
@@ -200,7 +201,7 @@ def compare_formats(
     >>> normal = np.random.default_rng(0).standard_normal((64, 256))
     >>> found = compare_formats({"w": normal}, ["mxint4", "mxfp4"])
     >>> found.winners()[["predicted", "measured"]].to_numpy().tolist()
-    [['mxint4', 'mxfp4']]
+    [['mxfp4', 'mxfp4']]
     """
     made = [get_format(fmt) for fmt in formats]
     if not tensors or not made:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from assay._core.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ScaleKind = Literal["e8m0", "e4m3", "fp32", "bf16"]
 

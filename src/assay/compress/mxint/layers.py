@@ -11,7 +11,7 @@ from torch import nn
 from assay._core.errors import InputError
 from assay.compress.mxint.formats import Format, get_format
 from assay.compress.mxint.packing import pack, unpack
-from assay.compress.mxint.quantize import (
+from assay.compress.mxint.tensors import (
     QTensor,
     Rules,
     decode_rows,
@@ -24,8 +24,8 @@ from assay.compress.mxint.quantize import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from assay.compress.mxint.quantize import Rotation
     from assay.compress.mxint.rounding import Clip, ScaleRule
+    from assay.compress.mxint.tensors import Rotation
 
 
 @dataclass(frozen=True)

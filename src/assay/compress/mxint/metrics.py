@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from assay._core.errors import InputError
-from assay.compress.mxint.formats import Format
-from assay.compress.mxint.quantize import checked_tensor, to_rows
-from assay.compress.mxint.rounding import Element
+from assay.compress.mxint.formats import INT8, Format
+from assay.compress.mxint.tensors import checked_tensor, to_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +58,7 @@ def crest_factor(x: Any, block: int = 32, axis: int = -1) -> Any:
     """
     tensor = checked_tensor(x, axis).detach().float()
     axis = axis % tensor.ndim
-    plain = Format("", Element("", 8, 0, 0, 127.0), block, "fp32")
+    plain = Format("plain", INT8, block, "fp32")
     rows, size = to_rows(tensor, axis, plain)
     counts = to_rows(torch.ones_like(tensor), axis, plain)[0].reshape(-1, size).sum(-1).double()
     blocks = rows.reshape(-1, size)

@@ -17,13 +17,14 @@ from assay._core.files import replacing, write_text
 from assay.compress.mxint.formats import get_format
 from assay.compress.mxint.layers import MXConfig, MXLinear, MXTrainingConfig, MXTrainingLinear, dense_weight
 from assay.compress.mxint.metrics import crest_factor, qsnr
-from assay.compress.mxint.quantize import checked_rules
+from assay.compress.mxint.tensors import checked_rules
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
     from matplotlib.axes import Axes
+    from torch import Tensor
 
 MANIFEST, WEIGHTS = "mxint.json", "model.safetensors"
 _VERSION = 1
@@ -249,13 +250,29 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     if target.exists() and not target.is_dir():
         raise InputError(f"{target} is a file; give the name of a folder to write to")
     target.mkdir(parents=True, exist_ok=True)
+    kept, tied = _untied(model)
     with replacing(target / WEIGHTS) as temporary:
-        safetensors.save_model(model, str(temporary))  # keeps one of tensors that share memory
-    config = getattr(model, "config", None)
+        safetensors.save_file(kept, str(temporary))
+    config: Any = getattr(model, "config", None)
     if hasattr(config, "save_pretrained"):
         config.save_pretrained(target)
     # Last: without it the folder is not taken for a quantised model.
-    write_text(target / MANIFEST, json.dumps({"version": _VERSION, "layers": layers}, indent=1))
+    write_text(target / MANIFEST, json.dumps({"version": _VERSION, "layers": layers, "tied": tied}, indent=1))
+
+
+def _untied(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The state dict without tensors that it holds under another name, and those names."""
+    kept: dict[str, Tensor] = {}
+    tied: dict[str, str] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for name, tensor in model.state_dict().items():
+        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
+        if place in first:
+            tied[name] = first[place]
+            continue
+        first[place] = name
+        kept[name] = tensor.contiguous()
+    return kept, tied
 
 
 def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> Any:
@@ -281,8 +298,8 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> Any:
     safetensors = need("safetensors.torch", extra="lm", purpose="loading a quantised model")
     broken = need("safetensors", extra="lm", purpose="loading a quantised model").SafetensorError
     place = Path(folder)
-    layers = _read_manifest(place)
-    made = model if model is not None else _empty_model(place)
+    layers, tied = _read_manifest(place)
+    made: Any = model if model is not None else _empty_model(place)
     modules = dict(made.named_modules())
     for name, options in layers.items():
         if name not in modules:
@@ -293,29 +310,27 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> Any:
             raise InputError(f"{place / MANIFEST}, layer {name!r}: {error} is missing or not understood") from None
     try:
         state = safetensors.load_file(str(place / WEIGHTS))
-        missing, unexpected = made.load_state_dict(state, strict=False, assign=True)
-    except (OSError, RuntimeError, broken) as error:
-        raise InputError(f"{place / WEIGHTS} does not fit the model: {str(error).splitlines()[0]}") from None
+        state |= {name: state[other] for name, other in tied.items()}
+        made.load_state_dict(state, assign=True)
+    except (OSError, KeyError, RuntimeError, broken) as error:
+        raise InputError(f"{place / WEIGHTS} does not fit the model: {' '.join(str(error).split())[:300]}") from None
     if hasattr(made, "tie_weights"):
         made.tie_weights()
-    absent = [name for name in missing if name in _on_meta(made) or (model is not None and not _is_tied(made, name))]
-    if absent or unexpected:
-        raise InputError(f"{place / WEIGHTS} does not fit the model: {_some([*absent, *unexpected])}")
     return made.eval()
 
 
-def _read_manifest(place: Path) -> dict[str, dict[str, Any]]:
+def _read_manifest(place: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     path = place / MANIFEST
     if not path.is_file() or not (place / WEIGHTS).is_file():
         raise InputError(f"{place} holds no {MANIFEST} and {WEIGHTS}, so it is not a folder that save wrote")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        version, layers = manifest["version"], manifest["layers"]
+        version, layers, tied = manifest["version"], manifest["layers"], manifest["tied"]
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{path} is not a manifest of quantised layers; save the model again") from None
-    if version != _VERSION or not isinstance(layers, dict):
+    if version != _VERSION or not isinstance(layers, dict) or not isinstance(tied, dict):
         raise InputError(f"{path} has version {version!r}; this Assay reads version {_VERSION}")
-    return layers
+    return layers, tied
 
 
 def _empty_model(place: Path) -> nn.Module:
@@ -327,16 +342,6 @@ def _empty_model(place: Path) -> nn.Module:
     with accelerate.init_empty_weights(include_buffers=False):
         made: nn.Module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     return made
-
-
-def _on_meta(model: nn.Module) -> set[str]:
-    return {name for name, p in model.named_parameters(remove_duplicate=False) if p.is_meta}
-
-
-def _is_tied(model: nn.Module, name: str) -> bool:
-    """Whether another name holds the same tensor."""
-    tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
-    return any(other is tensors.get(name) for key, other in tensors.items() if key != name)
 
 
 def _some(names: Any) -> str:

@@ -68,7 +68,8 @@ def power_of_two_scale(absmax: Tensor, maximum: float, rule: ScaleRule = "ceil")
     """
     add, exponent = _carry(maximum, rule)
     bits = (absmax.view(torch.int32) + add).bitwise_and_(_EXPONENT).sub_(exponent << 23)
-    return bits.clamp_(min=_SMALLEST_SCALE).view(torch.float32)
+    scale: Tensor = bits.clamp_(min=_SMALLEST_SCALE).view(torch.float32)
+    return scale
 
 
 def byte_of_scale(scale: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ def encode(values: Tensor, element: Element) -> Tensor:
         return values.to(torch.int8).view(torch.uint8) & (2**element.bits - 1)
     magnitude = values.abs()
     shift = 23 - element.mantissa_bits
-    normal = (magnitude.view(torch.int32) >> shift) - ((127 - element.bias) << element.mantissa_bits)
+    normal: Tensor = (magnitude.view(torch.int32) >> shift) - ((127 - element.bias) << element.mantissa_bits)
     subnormal = (magnitude * (1 / element.min_subnormal)).to(torch.int32)
     code = torch.where(magnitude < element.min_normal, subnormal, normal)
     return (code | (torch.signbit(values).to(torch.int32) << (element.bits - 1))).to(torch.uint8)
@@ -123,7 +124,7 @@ def decode(codes: Tensor, element: Element) -> Tensor:
     """Values (float32) of codes (uint8)."""
     if element.is_integer and element.bits == 8:
         return codes.view(torch.int8).float()
-    return _table(element).to(codes.device)[codes.int()]
+    return torch.index_select(_table(element).to(codes.device), 0, codes.flatten().int()).view(codes.shape)
 
 
 def tensor_scale(absmax: Tensor, fmt: Format) -> Tensor:

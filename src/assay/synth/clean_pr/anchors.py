@@ -1,8 +1,8 @@
 """The fewest lines around a change that stand exactly once in the file.
 
 A block of lines [p, q) is unique exactly when it is longer than the longest run of lines from p that stands elsewhere
-too. For a few lines of context the places of the rarest line decide at once; beyond that the longest repeated run of
-every line is found by a suffix array, so that a file of 100,000 equal lines costs no more than any other.
+too. With a few lines of context a scan of the bytes for a second occurrence decides; beyond that the longest repeated
+run of every line is found by a suffix array, so that a file of 100,000 equal lines costs no more than any other.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-#: Context up to which candidates are tried one by one.
+#: Lines of context up to which candidates are tried one by one.
 NEAR = 6
-#: A line that stands more often than this is left to the suffix array.
-OFTEN = 64
 
 
 class Anchors:
@@ -36,10 +34,7 @@ class Anchors:
 
     def __init__(self, lines: list[bytes]) -> None:
         self.lines = lines
-        places: dict[bytes, list[int]] = {}
-        for number, line in enumerate(lines):
-            places.setdefault(line, []).append(number)
-        self._places = places
+        self._bytes = b"\n" + b"".join(lines)  # every line has a newline before it: whole lines are found by bytes
 
     def around(self, first: int, last: int) -> tuple[int, int]:
         """The shortest unique range of lines that holds [first, last) and is not empty.
@@ -53,27 +48,15 @@ class Anchors:
                 low, high = first - up, last + down
                 if low < 0 or high > n_lines or low == high:
                     continue
-                verdict = self._is_unique(low, high)
-                if verdict:
+                if self._is_unique(low, high):
                     return low, high
-                if verdict is None:
-                    return self._far(first, last)
         return self._far(first, last)
 
-    def _is_unique(self, low: int, high: int) -> bool | None:
-        """Whether lines [low, high) stand once; None where that is too long to try."""
-        window = self.lines[low:high]
-        fewest, offset = min((len(self._places[line]), k) for k, line in enumerate(window))
-        if fewest == 1:
-            return True
-        if fewest > OFTEN:
-            return None
-        lines, size = self.lines, high - low
-        for place in self._places[window[offset]]:
-            start = place - offset
-            if start != low and start >= 0 and lines[start : start + size] == window:
-                return False
-        return True
+    def _is_unique(self, low: int, high: int) -> bool:
+        window = b"\n" + b"".join(self.lines[low:high])
+        if not window.endswith(b"\n"):
+            return True  # only the end of a file lacks a newline
+        return self._bytes.find(window, self._bytes.find(window) + 1) == -1
 
     def _far(self, first: int, last: int) -> tuple[int, int]:
         """The same by the longest repeated run L: [p, q) is unique if and only if q - p > L[p]."""
@@ -129,7 +112,7 @@ def _suffix_array(codes: Ints) -> Ints:
         rank = np.empty(n, dtype=np.int64)
         rank[order] = np.concatenate([[0], np.cumsum(ordered[1:] != ordered[:-1])])
         if rank[order[-1]] == n - 1:
-            return order
+            return np.asarray(order, dtype=np.int64)
         step *= 2
 
 

@@ -7,19 +7,20 @@ replaced at once: what one block writes is never searched by the next (paper, ro
 from __future__ import annotations
 
 import difflib
-import os
 import stat
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay._core.errors import InputError
 from assay._core.files import replacing
-from assay.synth.clean_pr.edits import Block, FileEdit, lines_of, unsafe
+from assay.synth.clean_pr.edits import FileEdit, lines_of, unsafe
 from assay.synth.clean_pr.fuzzy import Match, find_fuzzily
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 #: Places of an ambiguous search text that a message lists.
@@ -173,7 +174,7 @@ def _edited(
     if not data:
         return _filled(data, edit, notes), [(0, 0)]
     matches = sorted(_found(data, edit, notes, fuzzy=fuzzy), key=lambda match: match.start)
-    for one, other in zip(matches, matches[1:], strict=False):
+    for one, other in pairwise(matches):
         if other.start < one.end:
             first, second = sorted((one.block, other.block))
             text = f"it replaces lines that block {first} replaces too; make one block of both"
@@ -182,9 +183,9 @@ def _edited(
     ranges = []
     for match in matches:
         line += data.count(b"\n", at, match.start)
-        n_lines = len(lines_of(data[match.start : match.end]))
-        ranges.append((line, line + n_lines))
-        line += data.count(b"\n", match.start, match.end)
+        n_ends = data.count(b"\n", match.start, match.end)
+        ranges.append((line, line + n_ends + (data[match.end - 1] != 10)))
+        line += n_ends
         pieces += [data[at : match.start], match.replace]
         at = match.end
     return b"".join([*pieces, data[at:]]), ranges

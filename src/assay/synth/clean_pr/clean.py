@@ -89,9 +89,7 @@ def roundtrip(changes: Sequence[FileChange]) -> RoundTrip:
     applied = apply_blocks(before, parsed.edits)
     if not applied.ok:
         return RoundTrip(False, str(applied.errors[0]), text, edits, applied)
-    wrong = sorted(
-        path for path in applied.files.keys() | after.keys() if applied.files.get(path) != after.get(path)
-    )
+    wrong = sorted(path for path in applied.files.keys() | after.keys() if applied.files.get(path) != after.get(path))
     if wrong:
         return RoundTrip(False, f"{wrong[0]} comes out differently", text, edits, applied)
     return RoundTrip(True, "", text, edits, applied)

@@ -12,8 +12,8 @@ from assay.synth.clean_pr.changes import Reject
 class Draw:
     """Sees every record once, then decides about each in the same order.
 
-    Records are drawn by the smallest hashes of (seed, repository, id): the draw depends on no order, and memory holds at
-    most `limit` hashes a repository and 16 bytes a record.
+    Records are drawn by the smallest hashes of (seed, repository, id): the draw depends on no order, and memory holds
+    at most `limit` hashes a repository and a hash of 12 bytes a record.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ from assay.synth.clean_pr.edits import Block, FileEdit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_SIGNS = re.compile(r"^([<=>])\1*", re.MULTILINE)
+_SIGNS = re.compile(r"^[ \t]*(<{5,}|={5,}|>{5,})", re.MULTILINE)
 _OPEN = re.compile(r"^([ \t]*)(<{5,}) ?SEARCH\b>?(.*)$")
 _CLOSE = re.compile(r"^[ \t]*(>{5,})(?: ?REPLACE\b)?( NO NEWLINE)?[ \t]*$")
 _DIVIDE = re.compile(r"^[ \t]*(={5,})( NO NEWLINE)?[ \t]*$")
@@ -90,7 +90,7 @@ def _aider(edit: FileEdit) -> str:
 
 def _one(block: Block, path: str) -> str:
     search, replace = _text(block.search, path), _text(block.replace, path)
-    longest = max((len(found[0]) for text in (search, replace) for found in _SIGNS.finditer(text)), default=0)
+    longest = max((len(found[1]) for text in (search, replace) for found in _SIGNS.finditer(text)), default=0)
     n = max(7, longest + 1)
     return (
         f"{'<' * n} SEARCH\n{_section(search)}{'=' * n}{_flag(search)}\n"
@@ -176,7 +176,7 @@ class _Reader:
         self.repairs: list[str] = []
         self.problems: list[str] = []
         self.path: str | None = None
-        markers = [line for line in self.lines if _OPEN.match(line.rstrip("\r"))]
+        markers = [line for line in self.lines if "<<<<<" in line and _OPEN.match(line.rstrip("\r"))]
         if markers and all(line.endswith("\r") for line in markers):
             self.lines = [line.removesuffix("\r") for line in self.lines]
             self.repairs.append(r"line 1: the answer ends its lines with \r\n; read as \n")
@@ -272,6 +272,8 @@ class _Reader:
         other = None
         for number in range(at + 1, len(self.lines)):
             line = self.lines[number]
+            if "<<<<<" not in line and ">>>>>" not in line:
+                continue
             closed, opened = _CLOSE.match(line), _OPEN.match(line)
             if closed and len(closed[1]) == n:
                 return number
@@ -282,7 +284,9 @@ class _Reader:
         return other
 
     def _middle(self, at: int, body: Sequence[str], n: int) -> int | None:
-        dividers = [(k, len(found[1])) for k, line in enumerate(body) if (found := _DIVIDE.match(line))]
+        dividers = [
+            (k, len(found[1])) for k, line in enumerate(body) if "=====" in line and (found := _DIVIDE.match(line))
+        ]
         exact = [k for k, length in dividers if length == n]
         fit = exact or [k for k, _ in dividers]
         if len(fit) == 1:

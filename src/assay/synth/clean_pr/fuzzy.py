@@ -72,11 +72,9 @@ def _offsets(lines: Sequence[bytes]) -> list[int]:
 
 
 def _windows(keys: list[bytes], wanted: list[bytes]) -> list[int]:
-    starts, n = [], len(wanted)
-    for start in range(len(keys) - n + 1):
-        if keys[start] == wanted[0] and keys[start : start + n] == wanted:
-            starts.append(start)
-    return starts
+    n, first = len(wanted), wanted[0]
+    starts = range(len(keys) - n + 1)
+    return [start for start in starts if keys[start] == first and keys[start : start + n] == wanted]
 
 
 def _indent(line: bytes) -> bytes:

@@ -222,7 +222,9 @@ def _file_diff(path: str, before: bytes | None, after: bytes | None, context: in
     if b"\0" in (before or b"") or b"\0" in (after or b""):
         raise InputError(f"{path} is binary (it has a NUL byte); a unified diff holds text")
     git = libgit()
-    patch = git.Patch.create_from(before or b"", after or b"", context_lines=context, flag=git.enums.DiffOption.FORCE_TEXT)
+    patch = git.Patch.create_from(
+        before or b"", after or b"", context_lines=context, flag=git.enums.DiffOption.FORCE_TEXT
+    )
     old, new = _quoted(f"a/{path}"), _quoted(f"b/{path}")
     head = b"diff --git %s %s\n" % (old, new)
     if before is None:

@@ -6,7 +6,6 @@ a pull request where it is worked on: in this process, another one, or on anothe
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from assay.synth.clean_pr.sources.jsonl import JsonlSource
 from assay.synth.clean_pr.sources.patches import PatchSource
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
     from assay.synth.clean_pr.changes import PullRequest, Reject

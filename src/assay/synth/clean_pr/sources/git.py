@@ -21,7 +21,11 @@ MODES = ("auto", "merge", "commit")
 _MERGE_TITLE = re.compile(r"^Merge (?:pull request|PR) #(\d+)(?: from \S+)?|^Merged in .*\(pull request #(\d+)\)")
 _SQUASH_TITLE = re.compile(r"\(#(\d+)\)\s*$")
 _GITLAB = re.compile(r"^See merge request \S*!(\d+)", re.MULTILINE)
-_LICENSE_FILES = re.compile(rb"^(licen[sc]e|copying|unlicense)(\.(md|txt|rst))?$", re.IGNORECASE)
+_LICENSE_FILES = tuple(
+    f"{name}{suffix}"
+    for name in ("LICENSE", "COPYING", "LICENCE", "License", "license", "UNLICENSE")
+    for suffix in ("", ".txt", ".md", ".rst")
+)
 #: Words that only one licence has, the longer names before the shorter.
 _LICENSES = (
     ("AGPL-3.0", b"GNU AFFERO GENERAL PUBLIC LICENSE"),
@@ -185,8 +189,11 @@ def _words(message: str) -> tuple[int | None, str, str]:
 def _changes(repo: Any, before: Any, after: Any) -> Iterator[FileChange]:
     git = libgit()
     diff = repo.diff(before, after, context_lines=0, flags=git.enums.DiffOption.SKIP_BINARY_CHECK)
-    diff.find_similar(flags=git.enums.DiffFind.FIND_RENAMES)
-    for delta in diff.deltas:
+    deltas = list(diff.deltas)
+    if {git.enums.DeltaStatus.ADDED, git.enums.DeltaStatus.DELETED} <= {delta.status for delta in deltas}:
+        diff.find_similar(flags=git.enums.DiffFind.FIND_RENAMES)
+        deltas = list(diff.deltas)
+    for delta in deltas:
         old, new = delta.old_file, delta.new_file
         is_new, is_gone = delta.status == git.enums.DeltaStatus.ADDED, delta.status == git.enums.DeltaStatus.DELETED
         path, new_path = (file.raw_path.decode("utf-8") for file in (old, new))
@@ -214,9 +221,9 @@ def _paths(tree: Any, folder: str = "") -> Iterator[str]:
 
 
 def _license(repo: Any, tree: Any) -> str | None:
-    for entry in tree:
-        if entry.type_str == "blob" and _LICENSE_FILES.match(entry.raw_name):
-            return _license_of_blob(repo.path, str(entry.id))
+    for name in _LICENSE_FILES:
+        if name in tree and tree[name].type_str == "blob":
+            return _license_of_blob(repo.path, str(tree[name].id))
     return None
 
 

@@ -29,9 +29,9 @@ class JsonlSource:
     """A file with one JSON object a line (also ``.gz``); its items are (number of the line, line).
 
     Fields: ``repo``; ``number``, ``id`` or ``instance_id``; ``title`` and ``body``, or ``problem_statement``;
-    ``author`` or ``user``; ``merged``; ``labels``; ``base_commit``; ``merge_commit``; ``license``; ``issues`` (reference
-    to text). What changed is ``before`` and ``after`` (path to text, null where the file does not exist), or ``before``
-    and ``patch``, or ``patch`` and ``base_commit`` with a clone in `repo_dir` (the layout of SWE-bench).
+    ``author`` or ``user``; ``merged``; ``labels``; ``base_commit``; ``merge_commit``; ``license``; ``issues``
+    (reference to text). What changed is ``before`` and ``after`` (path to text, null where the file does not exist),
+    or ``before`` and ``patch``, or ``patch`` and ``base_commit`` with a clone in `repo_dir` (the layout of SWE-bench).
 
     Parameters
     ----------
@@ -144,7 +144,9 @@ class JsonlSource:
         before = _files(record, "before")
         if "after" in record:
             after = _files(record, "after")
-            return tuple(_pair(path, before.get(path), after.get(path)) for path in sorted(before.keys() | after.keys()))
+            return tuple(
+                _pair(path, before.get(path), after.get(path)) for path in sorted(before.keys() | after.keys())
+            )
         patch = _text(record, "patch")
         if "patch" not in record:
             raise _FieldError("neither `patch` nor `after` is given")

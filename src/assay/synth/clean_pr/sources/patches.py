@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay._core.errors import InputError
 from assay.synth.clean_pr.changes import PullRequest, Reject
 from assay.synth.clean_pr.patch import PatchError
 from assay.synth.clean_pr.sources.given import NoBaseError, changes_of, from_repository
@@ -82,8 +81,6 @@ class PatchSource:
         except NoBaseError as error:
             hint = "give a clone that holds it" if self.repo_dir is None else "the clone does not hold it"
             return Reject(repo, item, "no_base", f"{item}: {error}; {hint}")
-        except InputError:
-            raise
         title, body, author = _mail(data)
         return PullRequest(
             repo=repo,

@@ -107,7 +107,8 @@ def decode_rows(codes: Tensor, scales: Tensor, t: Tensor | None, fmt: Format) ->
     if codes.numel() == 0:
         return codes.float()
     values = decode(codes, fmt.element)
-    return values.unflatten(-1, (scale.shape[-1], -1)).mul_(scale.unsqueeze(-1)).flatten(-2)
+    values.view(*scale.shape, -1).mul_(scale.unsqueeze(-1))
+    return values
 
 
 def quantize(
@@ -216,7 +217,8 @@ def fake_quant(
     done: Any = _StraightThrough.apply(  # type: ignore[no-untyped-call]
         tensor, made, axis % tensor.ndim, rules, rotate, seed, strict
     )
-    return done.numpy() if isinstance(x, np.ndarray) else done
+    result: ArrayOrTensor = done.numpy() if isinstance(x, np.ndarray) else done
+    return result
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -290,7 +292,7 @@ def _tensor_scale(blocks: Tensor, fmt: Format) -> Tensor | None:
     if blocks.device.type != "cpu":
         return tensor_scale(blocks.float().abs().amax(-1), fmt)
     step = max(1, _CHUNK // blocks.shape[-1])
-    peaks = [part.float().abs().amax(-1) for part in blocks.split(step)]
+    peaks = [part.float().abs().amax(-1) for part in torch.split(blocks, step)]
     return tensor_scale(torch.cat(peaks) if peaks else blocks.new_empty(0), fmt)
 
 
