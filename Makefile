@@ -17,7 +17,7 @@ demo: $(VENV)/.demo
 	$(BIN)/assay tour
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n auto --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal # one thread a worker: the workers share the cores
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

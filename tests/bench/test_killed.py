@@ -14,8 +14,10 @@ from toy_trial import SLOW, decided, run
 
 from assay.bench import resume
 
+# A process started in the background may have been told to ignore the interrupt, and its children inherit that.
 SCRIPT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {tests!r})
 from toy_trial import SLOW
 from assay import bench

@@ -308,6 +308,14 @@ def test_crest_factor_is_one_for_equal_magnitudes_and_root_g_for_a_single_one():
     assert crest_factor(np.concatenate([np.full(32, -2.0), one_hot])).tolist() == pytest.approx([1, 32**0.5])
 
 
+def test_a_last_block_that_is_not_full_counts_with_the_values_it_has():
+    assert crest_factor(np.array([[1.0, -1.0, 2.0], [0.0, 0.0, 0.0]]), block=2).tolist() == [1.0, 1.0]
+
+
+def test_crest_factors_of_tiny_values_do_not_vanish():
+    assert crest_factor(np.full(32, 1e-30)).tolist() == pytest.approx([1.0])
+
+
 def test_kl_of_the_top_tokens_by_hand():
     reference, other = torch.tensor([0.0, 0.0, -9.0]), torch.tensor([np.log(3.0), 0.0, 50.0])
     # Renormalised over the first two: (1/2, 1/2) against (3/4, 1/4).

@@ -237,6 +237,15 @@ def test_written_episodes_are_read_back_the_same(tmp_path):
     ]
 
 
+def test_images_are_found_from_a_benchmark_in_another_folder(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made").mkdir()
+    write_episodes(build_episodes(image_items("images"), SPEC, 4), "made/e.jsonl")
+    monkeypatch.chdir(tmp_path.parent)
+    again = read_episodes(tmp_path / "made" / "e.jsonl", SPEC)
+    assert pixels(again.items).features.shape == (len(again.items), 256)
+
+
 def test_rows_of_numbers_keep_their_features_in_a_file(tmp_path):
     items = Items("row", tuple("abcd"), ("x", "x", "y", "y")).with_features(np.arange(8.0).reshape(4, 2))
     spec = CriterionSpec("?", ("No", "Yes"), {"A": {"x": "No", "y": "No"}, "B": {"x": "No", "y": "Yes"}})

@@ -421,6 +421,16 @@ def test_the_images_of_an_episode_are_looked_at_once_not_once_a_criterion(pictur
     assert "get_image_features" not in vars(model.model)
 
 
+def test_images_are_looked_at_again_when_the_weights_have_changed(pictures):
+    model, processor = tiny_vlm()
+    predictor = HFVLMPredictor(model, processor)
+    predictor([pictures.ask(0, 0)])
+    with torch.no_grad():
+        next(model.parameters()).mul_(2)
+    predictor([pictures.ask(0, 0)])
+    assert predictor.vision.n_computed == 2
+
+
 def test_a_vision_language_model_trains_on_answers_alone_with_its_vision_tower_frozen(pictures):
     model, processor = tiny_vlm()
     before = copy.deepcopy(model.state_dict())
