@@ -1,6 +1,6 @@
 """File changes per second of clean-pr on one core, beside the same work by difflib and by `git` processes.
 
-python benchmarks/clean_pr.py [--commits 1500]
+python benchmarks/clean_pr.py [--commits 600]
 
 A repository is made of the source files of Python's standard library and `--commits` commits of one to three edits to
 one to three of them. Every commit is read, compared, turned into blocks, written, read back, applied and compared byte
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from assay.synth.clean_pr import make
 from assay.synth.clean_pr.changes import Reject
-from assay.synth.clean_pr.clean import clean_one
+from assay.synth.clean_pr.cleaning import clean_one
 from assay.synth.clean_pr.edits import lines_of
 from assay.synth.clean_pr.sources import GitSource
 from assay.trials.synth.clean_pr import history_of_the_standard_library
@@ -32,7 +32,7 @@ from assay.trials.synth.clean_pr import history_of_the_standard_library
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REPEATS = 5
+REPEATS = 3
 
 
 def ours(repo_dir: Path) -> int:
@@ -90,11 +90,12 @@ def long_file() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--commits", type=int, default=1_500)
+    parser.add_argument("--commits", type=int, default=600)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         repo_dir = Path(folder)
         sizes = history_of_the_standard_library(repo_dir, arguments.commits, seed=0)
+        subprocess.run(["git", "-C", repo_dir, "gc", "-q"], check=True)  # a clone comes packed
         print(f"{arguments.commits} commits, median file {statistics.median(sizes):,.0f} bytes, {platform.machine()}")
         runs = {"assay": ours, "difflib": with_difflib, "git show (diff only)": git_show}
         speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}

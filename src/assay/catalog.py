@@ -218,6 +218,18 @@ METHODS: tuple[Method, ...] = (
         "tmafc", "Fractal consistency", "decode",
         "Stop sampling once more answers would no longer change the vote.",
         Paper("Task-and-Model-Aware Fractal-Consistency for Efficient LLM Reasoning", code="MAX00101/TMAFC"),
+        status="available",
+        interface="assay.decode:TMAFC",
+        trial="assay.trials.decode.tmafc:TRIAL",
+        use="assay.cli.use.tmafc:app",
+        extra="lm,openai",
+        use_when="you sample a model several times and vote, answers have several parts (JSON fields, entities, "
+                 "sub-answers), and you pay by the sample.",
+        not_when="answers have one part (it is then Adaptive-Consistency), or a wrong answer costs more than samples: "
+                 "switch the calibration off.",
+        measured="20 to 41 % fewer samples than Adaptive-Consistency, at higher accuracy on two of three sources "
+                 "(unclear on SmolLM2); the fitted prior gives back 3 to 5 points against voting by component on two "
+                 "of three (assay try tmafc --scale standard).",
     ),
     # ------------------------------------------------------------------ nn: a layer or architecture to drop in
     Method(

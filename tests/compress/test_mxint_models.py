@@ -317,3 +317,45 @@ def test_gpt2_s_layers_keep_their_stated_shape():
     layer = MXLinear.from_linear(tiny_gpt2().transformer.h[0].mlp.c_fc)
     assert (layer.in_features, layer.out_features) == (64, 256)
     assert get_format("mxint8").name in layer.extra_repr()
+
+
+# ------------------------------------------------------------------------------------------------ the demo model
+
+
+def learn(fmt, n_steps=4):
+    """Losses of the demo model on one sentence that it learns by heart."""
+    from assay.models import demo_lm
+
+    model, tokenizer = demo_lm()
+    ids = tokenizer(
+        "Blocks of thirty-two integers share a scale that is a power of two.", return_tensors="pt"
+    ).input_ids
+    prepare_training_(model, MXTrainingConfig.all_points(fmt))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(n_steps):
+        loss = model(ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.slow
+def test_the_demo_model_trains_in_mxint8_as_it_does_in_full_precision():
+    full, mx = learn(None), learn("mxint8")
+    assert mx[-1] < mx[0] - 0.1
+    assert mx == pytest.approx(full, rel=0.02)
+
+
+@pytest.mark.slow
+def test_the_demo_model_is_saved_at_its_stated_size_and_loads_with_the_same_logits(tmp_path):
+    from assay.models import demo_lm
+
+    model, _ = demo_lm()
+    report = quantize_(model, MXConfig(weight="mxint4"))
+    save(model, tmp_path)
+    assert report.bits_per_weight == 4.25
+    assert (tmp_path / WEIGHTS).stat().st_size == pytest.approx(report.n_bytes, rel=0.01)
+    assert torch.equal(logits(load(tmp_path)), logits(model))

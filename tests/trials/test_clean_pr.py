@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -78,3 +79,21 @@ def test_a_probability_out_of_range_is_refused(params, message):
 def test_a_part_without_data_says_what_it_needs():
     with pytest.raises(InputError, match=r"needs a Git clone: assay try clean-pr --data FOLDER$"):
         trial.load_commits(None, "quick", trial.PARAMS)
+
+
+def test_the_surprise_of_a_model_that_knows_nothing_is_the_log_of_its_vocabulary_a_token(monkeypatch):
+    torch = pytest.importorskip("torch")
+
+    class Tokenizer:
+        def __call__(self, text):
+            return SimpleNamespace(input_ids=[ord(sign) % 50 for sign in text])
+
+    def knows_nothing(ids):
+        return SimpleNamespace(logits=torch.zeros((*ids.shape, 50)))
+
+    monkeypatch.setattr(trial, "language_model", lambda name: (knows_nothing, Tokenizer()))
+    given = trial.Written(b"x\n", b"y\n", "demo")
+    found = trial.surprise("blocks", given, 0)
+    text = "### file.py\n<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE\n"
+    assert found["tokens"] == len(text)
+    assert found["nats"] == pytest.approx(len(text) * np.log(50), rel=1e-5)

@@ -26,13 +26,20 @@ def qsnr(x: Any, x_hat: Any) -> float:
     >>> round(qsnr(np.array([3.0, 4.0]), np.array([3.0, 4.5])), 6)
     20.0
     """
-    first, second = torch.as_tensor(x).double(), torch.as_tensor(x_hat).double()
+    first, second = torch.as_tensor(x).detach(), torch.as_tensor(x_hat).detach()
     if first.shape != second.shape:
         raise InputError(f"x has shape {tuple(first.shape)} and x_hat {tuple(second.shape)}; expected the same")
-    noise, signal = float((first - second).square().sum()), float(first.square().sum())
+    noise, signal = _energy(first - second), _energy(first)
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _energy(x: Tensor) -> float:
+    """Sum of squares, added up in float64 row by row: a long sum in float32 would lose digits."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    rows = wide.reshape(-1, wide.shape[-1]) if wide.ndim > 1 else wide.reshape(1, -1)
+    return sum(float(part.double().square().sum()) for part in torch.split(rows, 256))
 
 
 def crest_factor(x: Any, block: int = 32, axis: int = -1) -> Any:
@@ -60,12 +67,14 @@ def crest_factor(x: Any, block: int = 32, axis: int = -1) -> Any:
     axis = axis % tensor.ndim
     plain = Format("plain", INT8, block, "fp32")
     rows, size = to_rows(tensor, axis, plain)
-    counts = to_rows(torch.ones_like(tensor), axis, plain)[0].reshape(-1, size).sum(-1).double()
     blocks = rows.reshape(-1, size)
-    power = blocks.double().square().sum(-1)
-    kept = power > 0
-    peak = blocks.abs().amax(-1).double()
-    return (peak[kept] / (power[kept] / counts[kept]).sqrt()).numpy(force=True)
+    counts = torch.full((rows.shape[0], rows.shape[1] // max(1, size)), float(size), device=rows.device)
+    counts[:, -1:] -= rows.shape[1] - tensor.shape[axis]
+    peak = blocks.abs().amax(-1)
+    kept = peak > 0
+    # Over the peak first: the square of a tiny value would vanish.
+    share = (blocks[kept] / peak[kept, None]).square().mean(-1).double() * size / counts.flatten()[kept]
+    return share.rsqrt().numpy(force=True)
 
 
 def top_k_kl(reference_logits: Tensor, logits: Tensor, k: int = 25) -> Tensor:

@@ -106,10 +106,11 @@ def round_to_grid_(values: Tensor, element: Element, clip: Clip = "sym") -> Tens
 def encode(values: Tensor, element: Element) -> Tensor:
     """Codes (uint8) of values that lie on the grid: two's complement, or sign, exponent, mantissa."""
     if element.is_integer:
-        return values.to(torch.int8).view(torch.uint8) & (2**element.bits - 1)
+        code: Tensor = values.to(torch.int8).view(torch.uint8) & (2**element.bits - 1)
+        return code
     magnitude = values.abs()
     shift = 23 - element.mantissa_bits
-    normal: Tensor = (magnitude.view(torch.int32) >> shift) - ((127 - element.bias) << element.mantissa_bits)
+    normal = (magnitude.view(torch.int32) >> shift) - ((127 - element.bias) << element.mantissa_bits)
     subnormal = (magnitude * (1 / element.min_subnormal)).to(torch.int32)
     code = torch.where(magnitude < element.min_normal, subnormal, normal)
     return (code | (torch.signbit(values).to(torch.int32) << (element.bits - 1))).to(torch.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -30,8 +31,12 @@ def write_episodes(episodes: Episodes, path: str | os.PathLike[str]) -> None:
     """Write one JSON object a line: id, support, query, question, answers, labels and truth by criterion.
 
     An item is ``{"image": path, "category": …}``, ``{"text": …, "category": …}`` or
-    ``{"row": name, "features": […], "category": …}``.
+    ``{"row": name, "features": […], "category": …}``. Paths of images are written relative to the file.
     """
+    if episodes.items.kind == "image":
+        folder = Path(path).absolute().parent
+        content = tuple(os.path.relpath(Path(image).absolute(), folder) for image in episodes.items.content)
+        episodes = replace(episodes, items=replace(episodes.items, content=content))
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
         for row in range(len(episodes)):
             stream.write(json.dumps(_record(episodes, row), ensure_ascii=False) + "\n")

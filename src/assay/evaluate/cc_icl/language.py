@@ -234,6 +234,7 @@ class _KeepLast:
         self.given: tuple[Any, ...] | None = None
         self.result: Any = None
         self.n_computed = 0
+        self.version = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = (args, sorted(kwargs.items()))
@@ -260,6 +261,9 @@ def _keeping_images(model: Any, keep: _KeepLast) -> Iterator[None]:
     if not hasattr(inner, "get_image_features"):
         yield
         return
+    version = sum(parameter._version for parameter in inner.parameters())  # grows with every change in place
+    if version != keep.version:
+        keep.given, keep.version = None, version
     keep.compute = inner.get_image_features
     inner.get_image_features = keep
     try:

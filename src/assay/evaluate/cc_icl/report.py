@@ -153,7 +153,7 @@ class CCReport:
         """A table to print."""
         title = f"Criterion-conditional evaluation under {', '.join(self.criteria)}"
         head = f"{'':<22}{'share':>8}  {f'{self.confidence:.0%} interval':<16}{'items':>7}"
-        lines = [title, "=" * len(head), head, "-" * len(head)]
+        lines = []
         named = dict(self.shares)
         named |= {f"accuracy {name}": share for name, share in self.accuracy.items()}
         for name, share in named.items():
@@ -161,7 +161,8 @@ class CCReport:
             lines.append(f"{_short(name):<22}{_shown(share)}  {meaning}")
         if self.n_skipped:
             lines.append(f"{self.n_skipped} items left out: their examples do not reveal the criterion")
-        return "\n".join([*lines, "=" * len(head)])
+        width = max(map(len, lines))
+        return "\n".join([title, "=" * width, head, "-" * width, *lines, "=" * width])
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw joint correctness on sensitive and on invariant items, beside the accuracy that hides the difference."""
@@ -178,14 +179,16 @@ class CCReport:
         for place, (_, share, color) in enumerate(bars):
             if share.n:
                 ax.bar(place, 100 * share.value, 0.6, color=color)
-                ax.vlines(place, 100 * share.low, 100 * share.high, color="black", linewidth=1.5)
+                label = f"{self.confidence:.0%} interval" if place == 2 else "_"
+                ax.vlines(place, 100 * share.low, 100 * share.high, color="black", linewidth=1.5, label=label)
         if self.n_sensitive:
-            ax.hlines(100 * float(np.mean(marginal)), -0.4, 0.4, color="black", linestyle=":",
-                      label="mean accuracy of single criteria")  # fmt: skip
-            ax.legend(loc="best", frameon=False)
+            mean = 100 * float(np.mean(marginal))
+            ax.hlines(mean, -0.4, 0.4, color="black", linestyle=":", label="mean accuracy of single criteria")
+        ax.legend(loc="upper left", frameon=False)
         ax.set_xticks(range(3), [label for label, _, _ in bars])
-        ax.set_ylim(0, 105)
-        ax.set_ylabel(f"right under every criterion (%), {self.confidence:.0%} interval")
+        ax.set_ylim(0, 130)  # room for the legend
+        ax.set_yticks(range(0, 101, 20))
+        ax.set_ylabel("right under every criterion (%)")
         ax.spines[["top", "right"]].set_visible(False)
         return ax
 

@@ -6,16 +6,16 @@ our reading.
 """
 
 from assay.synth.clean_pr.apply import ApplyResult, Note, apply_blocks, apply_to_folder
-from assay.synth.clean_pr.build import build
+from assay.synth.clean_pr.building import build
 from assay.synth.clean_pr.changes import REASONS, FileChange, PullRequest, Reject
-from assay.synth.clean_pr.clean import Report, RoundTrip, clean, clean_one, roundtrip
+from assay.synth.clean_pr.cleaning import Report, RoundTrip, clean, clean_one, roundtrip
 from assay.synth.clean_pr.edits import Block, FileEdit
 from assay.synth.clean_pr.filters import LANGUAGES, PRFilter
 from assay.synth.clean_pr.form import Parsed, format_blocks, parse_blocks
 from assay.synth.clean_pr.issues import find_references, link_issues
 from assay.synth.clean_pr.make import diff_to_blocks
 from assay.synth.clean_pr.patch import blocks_to_diff
-from assay.synth.clean_pr.records import Stats, read_records, replays, stats
+from assay.synth.clean_pr.replay import Stats, read_records, replays, stats
 from assay.synth.clean_pr.samples import to_samples, with_negatives
 from assay.synth.clean_pr.solve import AgentlessEditor, Solution, evaluate_edits
 from assay.synth.clean_pr.sources import from_jsonl, iter_prs, open_source

@@ -28,8 +28,8 @@ class Anchors:
 
     Examples
     --------
-    >>> Anchors([b"x\n", b"x\n", b"y\n"]).around(1, 1)
-    (1, 3)
+    >>> Anchors([b"x\n", b"x\n", b"y\n"]).around(2, 3)
+    (2, 3)
     """
 
     def __init__(self, lines: list[bytes]) -> None:
@@ -97,7 +97,8 @@ def longest_repeats(codes: Ints) -> Ints:
     rank[order] = np.arange(n)
     common = np.array(_common_prefixes(codes.tolist(), order.tolist(), rank.tolist()), dtype=np.int64)
     padded = np.concatenate([[0], common, [0]])  # common[k]: of the suffixes at order[k] and order[k + 1]
-    return np.maximum(padded[:-1], padded[1:])[rank]
+    longest: Ints = np.maximum(padded[:-1], padded[1:])[rank]
+    return longest
 
 
 def _suffix_array(codes: Ints) -> Ints:

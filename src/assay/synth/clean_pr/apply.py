@@ -101,6 +101,7 @@ def apply_blocks(files: Mapping[str, bytes], edits: Iterable[FileEdit], *, fuzzy
 
     Examples
     --------
+    >>> from assay.synth.clean_pr import Block
     >>> edit = FileEdit("a.py", (Block(b"x = 1\n", b"x = 2\n"),))
     >>> apply_blocks({"a.py": b"x = 1\ny = 1\n"}, [edit]).files
     {'a.py': b'x = 2\ny = 1\n'}
@@ -147,8 +148,12 @@ class _Notes:
         self.errors.append(Note(path, block, kind, text))
 
 
+def _paths_of(edit: FileEdit) -> tuple[str, ...]:
+    return (edit.path,) if edit.rename_to is None else (edit.path, edit.rename_to)
+
+
 def _paths_are_fit(files: Mapping[str, bytes], edit: FileEdit, notes: _Notes) -> bool:
-    for path in filter(None, (edit.path, edit.rename_to)):
+    for path in _paths_of(edit):
         reason = unsafe(path)
         if reason is not None:
             notes.error(path, None, "unsafe_path", f"the path is refused: {reason}")
@@ -337,7 +342,7 @@ def apply_to_folder(
     files = {
         path: (root / path).read_bytes()
         for edit in edits
-        for path in filter(None, (edit.path, edit.rename_to))
+        for path in _paths_of(edit)
         if unsafe(path) is None and _is_file(root, path)
     }
     result = apply_blocks(files, edits, fuzzy=fuzzy)

@@ -1,17 +1,9 @@
 """The written form of edits: print it so that nothing is lost, and read what models really write.
 
-A file's edit is a line ``### path``, then its blocks::
-
-    ### src/greeting.py
-    <<<<<<< SEARCH
-    old lines
-    =======
-    new lines
-    >>>>>>> REPLACE
-
-Where the code itself has lines that begin with such signs, all signs of the block are longer. ``NO NEWLINE`` after the
-signs that end a section says that its last line has no newline. ``@ rename to``, ``@ mode`` and ``@ delete`` stand
-between the path and the blocks.
+A file's edit is a line ``### path``, then its blocks: a line ``<<<<<<< SEARCH``, the old lines, a line ``=======``,
+the new lines, a line ``>>>>>>> REPLACE``. Where the code itself has lines that begin with such signs, all signs of the
+block are longer. ``NO NEWLINE`` after the signs that end a section says that its last line has no newline.
+``@ rename to``, ``@ mode`` and ``@ delete`` stand between the path and the blocks.
 """
 
 from __future__ import annotations
@@ -56,13 +48,8 @@ def format_blocks(edits: Iterable[FileEdit], style: Literal["assay", "aider"] = 
 
     Examples
     --------
-    >>> print(format_blocks([FileEdit("a.py", (Block(b"x = 1\n", b"x = 2\n"),))]), end="")
-    ### a.py
-    <<<<<<< SEARCH
-    x = 1
-    =======
-    x = 2
-    >>>>>>> REPLACE
+    >>> format_blocks([FileEdit("a.py", (Block(b"x\n", b"y\n"),))]).split("\n")
+    ['### a.py', '<<<<<<< SEARCH', 'x', '=======', 'y', '>>>>>>> REPLACE', '']
     """
     write = _aider if style == "aider" else _ours
     return "\n".join(write(edit) for edit in edits)
@@ -159,7 +146,7 @@ def parse_blocks(text: str) -> Parsed:
     >>> parsed = parse_blocks("Sure!\n\na.py\n```\n<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE\n```\n")
     >>> parsed.edits
     (FileEdit(path='a.py', blocks=(Block(search=b'x\n', replace=b'y\n'),), rename_to=None, mode=None, delete=False),)
-    >>> parsed.repairs
+    >>> parsed.repairs[:3]
     ('line 1: prose outside the blocks', 'line 3: a path without ###', 'line 4: a Markdown fence')
     """
     reader = _Reader(text)

@@ -348,9 +348,9 @@ ABLATIONS = (
     Arm("SC by component", partial(one_by_one, component_majority), baseline=True),
 )
 METRICS = (
-    Metric("samples", better="lower", scale="log", help="samples drawn per question"),
-    Metric("requests", better="lower", scale="log", help="requests per component"),
-    Metric("tokens", better="lower", scale="log", help="tokens generated per question, where they are recorded"),
+    Metric("samples", better="lower", help="samples drawn per question"),
+    Metric("requests", better="lower", help="requests per component"),
+    Metric("tokens", better="lower", help="tokens generated per question, where they are recorded"),
     Metric("accuracy", better="higher", help="share of answers with every component right"),
     Metric("component_f1", better="higher", help="F1 of the components of an answer"),
 )

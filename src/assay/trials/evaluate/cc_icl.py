@@ -242,10 +242,12 @@ def hidden_states(name: str, texts: tuple[str, ...]) -> NDArray[np.float64]:
     layer = round(FEATURE_LAYER * model.config.num_hidden_layers)
     vectors = []
     with torch.inference_mode():
-        for text in texts:
-            states = model.model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states
-            vectors.append(states[layer][0].mean(dim=0).double().numpy())
-    return np.stack(vectors)
+        for start in range(0, len(texts), 30):
+            inputs = tokenizer(list(texts[start : start + 30]), padding=True, padding_side="right", return_tensors="pt")
+            states = model.model(**inputs, output_hidden_states=True).hidden_states[layer].double()
+            weight = inputs["attention_mask"].unsqueeze(-1).double()
+            vectors.append(((states * weight).sum(dim=1) / weight.sum(dim=1)).numpy())
+    return np.concatenate(vectors)
 
 
 def prompted(given: Given, seed: int) -> Codes:

@@ -2,8 +2,8 @@
 
 A model that writes an edit miscounts lines and miscopies some. Here the right edit is written in each form, the same
 kinds of slips are made in all of them, and the form's own tool applies what is left: blocks by `apply_blocks`, diffs by
-`git apply` and `patch`. Two parts: known edits of real source files (Python's standard library), and the commits of a
-user's own repository (`--data CLONE`).
+`git apply` and `patch`. The main part has known edits of real source files (Python's standard library); `commits` has
+those of a user's own repository (`--data CLONE`); `language-model` asks how surprising each form is to a real model.
 """
 
 from __future__ import annotations
@@ -273,15 +273,105 @@ def commit_edits(data: tuple[str, Slips], n: int, seed: int) -> Iterator[Case]:
         raise InputError(f"{path}: no commit changes a source file; give a clone with code of a target language")
 
 
+# --------------------------------------------------------------- language model: how surprising is each written form?
+
+
+class Written(NamedTuple):
+    """A short file, what it becomes, and the model that is asked."""
+
+    before: bytes
+    after: bytes
+    model: str
+
+
+def load_short(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
+    model = str(params["model"])
+    language_model(model)  # says at the door what is missing
+    files = [(name, data) for name, data in source_files() if len(lines_of(data)) > 2 * EXCERPT]
+    return Data(f"excerpts of Python's standard library, read by {model}", len(files), (files, model))
+
+
+#: Lines of an excerpt: what a small model on a CPU reads in a second.
+EXCERPT = 30
+
+
+def short_edits(data: tuple[list[tuple[str, bytes]], str], n: int, seed: int) -> Iterator[Case]:
+    files, model = data
+    order = np.random.default_rng(child_seed(seed, "short")).permutation(len(files))
+    for number in range(n):
+        rng = np.random.default_rng(child_seed(seed, "short", number))
+        name, text = files[order[number % len(files)]]
+        lines = lines_of(text)
+        start = int(rng.integers(len(lines) - EXCERPT))
+        before = b"".join(lines[start : start + EXCERPT])
+        after = edited(before, rng)
+        while after == before:
+            after = edited(before, rng)
+        yield Case(f"{number + 1}: {name}", Written(before, after, model))
+
+
+@lru_cache(maxsize=1)
+def language_model(name: str) -> Any:
+    from assay import models
+
+    return models.demo_lm() if name == "demo" else models.load_lm(name)
+
+
+def surprise(form: str, given: Written, seed: int) -> dict[str, float]:
+    """Nats of the written edit after the file, by teacher forcing: what the model would have to learn to write it."""
+    import torch
+
+    model, tokenizer = language_model(given.model)
+    written = {
+        "blocks": lambda: format_blocks([FileEdit(PATH, tuple(diff_to_blocks(given.before, given.after)))]),
+        "diff": lambda: blocks_to_diff({PATH: given.before}, {PATH: given.after}).decode(),
+        "file": lambda: f"### {PATH}\n{given.after.decode()}",
+    }[form]()
+    prompt = tokenizer(f"### {PATH}\n{given.before.decode()}\n\nThe edit:\n").input_ids
+    target = tokenizer(written).input_ids
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + target])).logits[0, len(prompt) - 1 : -1]
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(target), reduction="sum")
+    return {"nats": float(loss), "tokens": float(len(target))}
+
+
+def as_measured(case: Case, found: dict[str, float]) -> dict[str, float]:
+    return found
+
+
+LANGUAGE_MODEL = Trial(
+    slug="clean-pr",
+    part="language-model",
+    claim=Claim("gives a language model less to foresee than unified diffs or whole files", metric="nats"),
+    load=load_short,
+    cases=short_edits,
+    arms=(
+        Arm("search/replace blocks", partial(surprise, "blocks")),
+        Arm("unified diff", partial(surprise, "diff"), baseline=True),
+        Arm("whole file", partial(surprise, "file"), baseline=True),
+    ),
+    metrics=(
+        Metric("nats", better="lower", scale="log", unit="nats", help="surprise of the whole edit, untrained model"),
+        Metric("tokens", better="lower", scale="log", help="length of the written edit"),
+    ),
+    score=as_measured,
+    n_cases={"quick": 6, "standard": 40, "full": 500},
+    params={"model": "demo"},
+    takes_data=False,
+    threads=2,
+)
+
 # ---------------------------------------------------------------------------------------------------- the trial
 
-GIT, GIT_RECOUNT = ("git", "apply", "-"), ("git", "apply", "--recount", "-")
+GIT, RECOUNT = ("git", "apply", "-"), ("git", "apply", "--recount", "-")
+RECOUNT_LENIENT = ("git", "apply", "--recount", "-C1", "-")
 PATCH = ("patch", "-p1", "-s", "-f", "--no-backup-if-mismatch", "-r", "-")
 
 ARMS: tuple[Any, ...] = (
     Arm("search/replace blocks", partial(blocks_arm, False)),
     Arm("unified diff, git apply", partial(diff_arm, GIT, 3), baseline=True),
-    Arm("unified diff, git apply --recount", partial(diff_arm, GIT_RECOUNT, 3), baseline=True),
+    Arm("unified diff, git apply --recount", partial(diff_arm, RECOUNT, 3), baseline=True),
+    Arm("unified diff, git apply --recount -C1", partial(diff_arm, RECOUNT_LENIENT, 3), baseline=True),
     Arm("unified diff, patch (fuzz 2)", partial(diff_arm, PATCH, 3), baseline=True),
     Arm("whole file", whole_file_arm, baseline=True),
 )
@@ -317,5 +407,6 @@ TRIAL = Trial(
             n_cases={"quick": 60, "standard": 300, "full": 2000},
             params=PARAMS,
         ),
+        LANGUAGE_MODEL,
     ),
 )

@@ -23,7 +23,7 @@ from assay._core.extras import need
 from assay._core.files import replacing, write_text
 from assay._core.progress import progress_bar
 from assay.synth.clean_pr.changes import Reject
-from assay.synth.clean_pr.clean import Report, clean_one
+from assay.synth.clean_pr.cleaning import Report, clean_one
 from assay.synth.clean_pr.draw import Draw
 from assay.synth.clean_pr.filters import PRFilter
 
