@@ -16,7 +16,7 @@ DEFAULTS = dict(TRIAL.params)
 @pytest.fixture(scope="module")
 def cases():
     data = TRIAL.load(None, "quick", DEFAULTS)
-    return list(TRIAL.cases(data.value, 6, seed=0))
+    return list(TRIAL.cases(data.value, 8, seed=0))
 
 
 def test_no_digit_is_tested_in_two_cases_nor_seen_in_training(cases):
@@ -42,7 +42,7 @@ def test_roles_are_drawn_anew_in_every_case(cases):
 
 
 def test_the_same_seed_gives_the_same_cases(cases):
-    again = list(TRIAL.cases(TRIAL.load(None, "quick", DEFAULTS).value, 6, seed=0))
+    again = list(TRIAL.cases(TRIAL.load(None, "quick", DEFAULTS).value, 8, seed=0))
     for first, second in zip(cases, again, strict=True):
         np.testing.assert_array_equal(first.given.test.support, second.given.test.support)
 
@@ -66,7 +66,7 @@ def test_a_users_items_take_the_place_of_the_digits(tmp_path):
     for name in ("notes.csv", "criteria.yaml"):
         (tmp_path / name).write_text((FOLDER / name).read_text())
     data = TRIAL.load(str(tmp_path / "notes.csv"), "quick", DEFAULTS)
-    case = next(iter(TRIAL.cases(data.value, 6, seed=0)))
+    case = next(iter(TRIAL.cases(data.value, 8, seed=0)))
     assert case.given.train.criteria == ("lenient", "surface", "strict")
     assert cc_icl.nearest_example(case.given, 0).shape == case.truth.shape
 
@@ -84,7 +84,7 @@ def test_too_few_items_for_two_folds_are_refused(tmp_path):
     (tmp_path / "criteria.yaml").write_text((FOLDER / "criteria.yaml").read_text())
     data = TRIAL.load(str(tmp_path / "few.csv"), "quick", DEFAULTS)
     with pytest.raises(InputError, match="the smallest category has 3 items; two folds need at least 4"):
-        list(TRIAL.cases(data.value, 6, seed=0))
+        list(TRIAL.cases(data.value, 8, seed=0))
 
 
 def test_the_primary_metric_is_joint_not_mean_accuracy(cases):

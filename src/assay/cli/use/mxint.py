@@ -29,9 +29,7 @@ def mxint(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the quantised model; without it, only compare.")
     ] = None,
-    fmt: Annotated[
-        str, typer.Option("--format", "-f", help="Of weights: mxint8, mxint4, nvint4 …")
-    ] = "mxint8",
+    fmt: Annotated[str, typer.Option("--format", "-f", help="Of weights: mxint8, mxint4, nvint4 …")] = "mxint8",
     activation: Annotated[
         str | None, typer.Option("--activation", help="Also quantise the layers' inputs to this format.")
     ] = None,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from assay.synth.clean_pr.apply import ApplyResult, apply_blocks
 from assay.synth.clean_pr.changes import FileChange, PullRequest, Reject
-from assay.synth.clean_pr.edits import FileEdit, lines_of
+from assay.synth.clean_pr.draw import Draw
+from assay.synth.clean_pr.edits import Block, FileEdit, lines_of
 from assay.synth.clean_pr.filters import PRFilter, core_language, refuse
 from assay.synth.clean_pr.form import format_blocks, parse_blocks
 from assay.synth.clean_pr.issues import link_issues
@@ -39,8 +40,6 @@ def edit_of(change: FileChange) -> FileEdit:
     is_new = change.before is None
     blocks = tuple(diff_to_blocks(change.before or b"", change.after or b""))
     if is_new and not blocks:
-        from assay.synth.clean_pr.edits import Block
-
         blocks = (Block(b"", b""),)  # a new empty file: an empty search text makes it
     mode_before = change.old_mode if change.old_mode is not None else 0o100644
     changes_mode = change.new_mode is not None and change.new_mode != mode_before
@@ -235,8 +234,6 @@ def clean(
     rejects : list of Reject
     report : Report
     """
-    from assay.synth.clean_pr.draw import Draw
-
     filter_ = filter_ or PRFilter()
     outcomes = [pr if isinstance(pr, Reject) else clean_one(pr, filter_) for pr in prs]
     draw = Draw(filter_.max_per_repo, seed)

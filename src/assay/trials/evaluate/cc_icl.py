@@ -219,7 +219,7 @@ FEATURE_LAYER = 1 / 3
 def load_notes(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
     items, spec = load_example()
     two = replace(spec, criteria={name: spec.criteria[name] for name in ("lenient", "strict")})
-    n_test = {"quick": 4, "standard": 16, "full": 100}[scale]
+    n_test = {"quick": 3, "standard": 16, "full": 100}[scale]
     n_steps = {"quick": 100, "standard": 300, "full": 600}[scale]
     name = str(params["model"])
     data = Bench(items.with_features(hidden_states(name, items.content)), two, 3000, n_test, n_steps, model=name)
@@ -292,7 +292,7 @@ TRIAL = Trial(
     ),
     metrics=METRICS,
     score=joint_scores,
-    n_cases={"quick": 6, "standard": 12, "full": 30},
+    n_cases={"quick": 8, "standard": 12, "full": 30},
     params={"criteria": "", "new_roles": False},
     also=(
         Trial(
@@ -315,7 +315,7 @@ TRIAL = Trial(
             ),
             metrics=METRICS,
             score=joint_scores,
-            n_cases={"quick": 6, "standard": 10, "full": 10},
+            n_cases={"quick": 8, "standard": 10, "full": 10},
             params={"model": "demo"},
             takes_data=False,
         ),
