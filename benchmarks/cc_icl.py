@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 import tracemalloc
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd

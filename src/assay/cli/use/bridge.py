@@ -237,4 +237,3 @@ def _write_json(document: dict[str, Any], path: Path) -> None:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     write_text(path, json.dumps(clean(document), ensure_ascii=False, indent=2) + "\n")
-

@@ -121,4 +121,3 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         raise InputError(f"--prior-sd takes a number above zero, or none, not {text!r}") from None
-
