@@ -60,7 +60,8 @@ def _facts(method: Method) -> str:
     module, _, name = method.interface.partition(":")
     paper = f"[arXiv:{method.paper.arxiv}](https://arxiv.org/abs/{method.paper.arxiv})" if method.paper.arxiv else ""
     rows = {
-        "Interface": f"`from {module} import {name}`",
+        "Status": "" if method.status == "available" else "planned: being built, not in `assay list` yet",
+        "Interface": f"`from {module} import {name}`" if method.interface else "",
         "Install": f"`pip install 'assay-ml[{method.extra}]'`" if method.extra else "",
         "Trial": f"`assay try {method.slug}`" if method.trial else "",
         "On files": f"`assay use {method.slug} --help`" if method.use else "",

