@@ -16,6 +16,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
 from assay._core.errors import InputError
+from assay._core.extras import DISTRIBUTION
 
 if TYPE_CHECKING:
     from assay.bench.spec import Trial
@@ -134,7 +135,16 @@ def _load(method: Method, path: str) -> Any:
     if not path:
         raise InputError(f"{method.slug} is planned and not available yet; `assay list` shows what is")
     module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if not method.extra or missing == module.partition(".")[0]:
+            raise
+        raise InputError(
+            f"{method.slug} needs the package {missing!r}, which is not installed: "
+            f"pip install '{DISTRIBUTION}[{method.extra}]'"
+        ) from None
 
 
 @cache

@@ -93,6 +93,15 @@ def test_a_fault_of_ours_is_exit_code_1_and_says_how_to_see_more(monkeypatch, ca
     )
 
 
+def test_a_method_whose_extra_is_missing_says_which_to_install():
+    code = "import sys; sys.modules['choix'] = None; from assay.cli.main import main; main(['try', 'judge-rank'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: judge-rank needs the package 'choix', which is not installed: pip install 'assay-ml[evaluate]'\n"
+    )
+
+
 def test_try_without_a_method_asks_for_one(assay):
     done = assay("try")
     assert done.returncode == 2

@@ -241,12 +241,15 @@ def hidden_states(name: str, texts: tuple[str, ...]) -> NDArray[np.float64]:
     model, tokenizer = language_model(name)
     layer = round(FEATURE_LAYER * model.config.num_hidden_layers)
     vectors = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the arms; where cores are shared, threads that wait for each other cost a multiple
     with torch.inference_mode():
         for start in range(0, len(texts), 30):
             inputs = tokenizer(list(texts[start : start + 30]), padding=True, padding_side="right", return_tensors="pt")
             states = model.model(**inputs, output_hidden_states=True).hidden_states[layer].double()
             weight = inputs["attention_mask"].unsqueeze(-1).double()
             vectors.append(((states * weight).sum(dim=1) / weight.sum(dim=1)).numpy())
+    torch.set_num_threads(before)
     return np.concatenate(vectors)
 
 
