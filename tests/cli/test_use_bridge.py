@@ -146,3 +146,13 @@ def test_the_real_table_takes_under_fifteen_seconds(real_data, tmp_path, monkeyp
     held_out = json.loads(Path("out/forecast.json").read_text())["held_out"]
     assert held_out["n"] == 500
     assert np.isfinite(held_out["linear_kappa"])
+
+
+def test_a_wrong_response_is_named_with_its_file_and_row(assay, tmp_path):
+    (tmp_path / "mine.csv").write_text("model,task,correct\na,t,1\nb,t,7\n")
+    done = assay("use", "bridge", "mine.csv")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: mine.csv, row 2, column 'correct': 7 is neither 0 nor 1; give threshold= or a column 'n_trials'\n"
+    )
+    assert not (tmp_path / "bridge").exists()

@@ -111,6 +111,7 @@ def read_responses(
         frame = _named(frame, {"model": model, "task": task, "correct": correct}, str(source))
     if aliases:
         frame["model"] = frame["model"].map(lambda name: aliases.get(name, name))
+    frame.attrs["source"] = str(source)  # what is found wrong later names the file
     return frame
 
 
@@ -205,30 +206,32 @@ def code_responses(responses: pd.DataFrame | ArrayLike, threshold: float | None 
     InputError
         Values that are neither 0 nor 1 without `threshold` or `n_trials`, or nothing left to fit.
     """
+    where = "responses"
     if isinstance(responses, pd.DataFrame):
+        where = str(responses.attrs.get("source", where))
         kinds: dict[str, Any] = {"correct": "number"}
         if "n_trials" in responses.columns:
             kinds["n_trials"] = "integer"
         frame = responses.copy(deep=False)
         if "correct" in frame.columns:
             frame["correct"] = _without_words(frame["correct"])
-        frame = check_columns(frame.reset_index(drop=True), kinds, where="responses")
+        frame = check_columns(frame.reset_index(drop=True), kinds, where=where)
         absent = [name for name in ("model", "task") if name not in frame.columns]
         if absent:
-            raise InputError(f"responses: no column {absent[0]!r}; expected model, task and correct")
+            raise InputError(f"{where}: no column {absent[0]!r}; expected model, task and correct")
         names = None
     else:
         frame, names = _from_matrix(responses)
-    solved, attempts = _counts(frame, threshold)
+    solved, attempts = _counts(frame, threshold, where)
     human = frame["model"].map(lambda name: isinstance(name, str) and name.lower() == "human").to_numpy(dtype=bool)
     frame, solved, attempts = frame[~human], solved[~human], attempts[~human]
     if not len(frame):
-        raise InputError("responses: no rows are left to fit (rows of the model 'human' are not counted)")
+        raise InputError(f"{where}: no rows are left to fit (rows of the model 'human' are not counted)")
     if names is None:
         subject, models = pd.factorize(frame["model"], sort=True)
         item, tasks = pd.factorize(frame["task"], sort=True)
         if (subject < 0).any() or (item < 0).any():
-            raise InputError("responses: a cell of 'model' or 'task' is empty; every row needs both names")
+            raise InputError(f"{where}: a cell of 'model' or 'task' is empty; every row needs both names")
     else:
         models, tasks = names
         subject, item = frame["model"].to_numpy(), frame["task"].to_numpy()
@@ -266,26 +269,32 @@ def _from_matrix(responses: ArrayLike) -> tuple[pd.DataFrame, tuple[pd.Index[Any
     return frame, (pd.RangeIndex(matrix.shape[0]), pd.RangeIndex(matrix.shape[1]))
 
 
-def _counts(frame: pd.DataFrame, threshold: float | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _counts(
+    frame: pd.DataFrame, threshold: float | None, where: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     correct = frame["correct"].to_numpy(dtype=np.float64)
     if threshold is not None:
         return (correct >= threshold).astype(np.float64), np.ones(len(frame))
     if "n_trials" not in frame:
-        _refuse((correct != 0) & (correct != 1), correct, "neither 0 nor 1; give threshold= or a column 'n_trials'")
+        _refuse(
+            where, (correct != 0) & (correct != 1), correct, "neither 0 nor 1; give threshold= or a column 'n_trials'"
+        )
         return correct, np.ones(len(frame))
     trials = frame["n_trials"].to_numpy(dtype=np.float64)
-    _refuse(trials < 1, trials, "below one trial", column="n_trials")
-    _refuse((correct < 0) | (correct > 1), correct, "outside [0, 1], where the share of solved trials lies")
+    _refuse(where, trials < 1, trials, "below one trial", column="n_trials")
+    _refuse(where, (correct < 0) | (correct > 1), correct, "outside [0, 1], where the share of solved trials lies")
     solved = np.round(correct * trials)
     # A share written with few digits is still recognised: half a unit of the third decimal, times the trials.
-    _refuse(np.abs(solved - correct * trials) > 5e-4 * trials, correct, "no whole number of its n_trials")
+    _refuse(where, np.abs(solved - correct * trials) > 5e-4 * trials, correct, "no whole number of its n_trials")
     return solved, trials
 
 
-def _refuse(wrong: NDArray[np.bool_], values: NDArray[np.float64], why: str, column: str = "correct") -> None:
+def _refuse(
+    where: str, wrong: NDArray[np.bool_], values: NDArray[np.float64], why: str, column: str = "correct"
+) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise InputError(f"responses, row {row + 1}, column {column!r}: {values[row]:g} is {why}")
+        raise InputError(f"{where}, row {row + 1}, column {column!r}: {values[row]:g} is {why}")
 
 
 def warn_disconnected(coded: CodedResponses) -> None:
