@@ -388,6 +388,18 @@ METHODS: tuple[Method, ...] = (
         Paper("Criterion-Conditional In-Context Learning: Evaluating Criterion-Shift Adaptation in Vision-Language "
               "Models", "Yang, Yang, Yao, Wang, Ge", arxiv="2607.02575",
               code="CC-ICL/Criterion-Conditional-In-Context-Learning"),
+        status="available",
+        interface="assay.evaluate.cc_icl:evaluate",
+        trial="assay.trials.evaluate.cc_icl:TRIAL",
+        use="assay.cli.use.cc_icl:app",
+        extra="evaluate,lm",
+        use_when="a model decides from a few labelled examples how strict to be, and you must know whether it follows "
+                 "them or keeps a boundary of its own.",
+        not_when="the criterion can be written down (write it into the prompt), or you want decisions rather than a "
+                 "test (learn the categories and match).",
+        measured="Training under many criteria lifts criterion sensitivity from 0.00 to 0.96 on digits, but learning "
+                 "the categories and matching is ahead of it (0.99): unclear. Prompted, SmolLM2-135M follows no "
+                 "criterion (assay try cc-icl --scale standard).",
     ),
     # ------------------------------------------------------------------ audit: know what to trust
     Method(

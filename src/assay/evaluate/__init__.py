@@ -8,16 +8,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from assay.evaluate.arbitrage import CascadePolicy, CascadeRunner, Market, read_market
     from assay.evaluate.bridge import Forecast, TimeHorizonIRT, read_responses
+    from assay.evaluate.cc_icl import CCReport, CriterionSpec, Episodes, InContextClassifier, build_episodes
     from assay.evaluate.judge_rank import Comparison, JudgeRanking, read_votes
 
 __all__ = [
+    "CCReport",
     "CascadePolicy",
     "CascadeRunner",
     "Comparison",
+    "CriterionSpec",
+    "Episodes",
     "Forecast",
+    "InContextClassifier",
     "JudgeRanking",
     "Market",
     "TimeHorizonIRT",
+    "build_episodes",
     "read_market",
     "read_responses",
     "read_votes",
@@ -27,6 +33,7 @@ __all__ = [
 _NAMES = {
     "arbitrage": ("CascadePolicy", "CascadeRunner", "Market", "read_market"),
     "bridge": ("Forecast", "TimeHorizonIRT", "read_responses"),
+    "cc_icl": ("CCReport", "CriterionSpec", "Episodes", "InContextClassifier", "build_episodes"),
     "judge_rank": ("Comparison", "JudgeRanking", "read_votes"),
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}

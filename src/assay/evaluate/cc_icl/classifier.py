@@ -69,8 +69,10 @@ class InContextClassifier(BaseEstimator):  # type: ignore[misc]
     >>> size = np.tile([0.0, 1.0, 2.0], 20) + np.linspace(-0.1, 0.1, 60)
     >>> items = Items("row", tuple(map(str, range(60))), ("small", "middle", "large") * 20, size[:, None])
     >>> episodes = build_episodes(items, spec, 500)
-    >>> model = InContextClassifier(d_model=16, n_layers=1, n_heads=2, n_steps=100, learning_rate=1e-2).fit(episodes)
-    >>> evaluate(model, episodes).sensitivity > 0.9
+    >>> model = InContextClassifier(
+    ...     d_model=16, n_layers=1, n_heads=2, n_steps=60, batch_size=64, learning_rate=1e-2
+    ... )
+    >>> evaluate(model.fit(episodes), episodes).sensitivity > 0.9
     True
     """
 

@@ -212,9 +212,6 @@ def joint_scores(case: Case, predictions: Codes) -> dict[str, float]:
 
 # ---------------------------------------------------------------------------------------------- part: language model
 
-#: Of the demo model's 30 layers; notes are told apart best by what the lower ones make of them.
-FEATURE_LAYER = 1 / 3
-
 
 def load_notes(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
     items, spec = load_example()
@@ -222,7 +219,10 @@ def load_notes(path: str | None, scale: Scale, params: Mapping[str, Parameter]) 
     n_test = {"quick": 2, "standard": 16, "full": 100}[scale]
     n_steps = {"quick": 60, "standard": 300, "full": 600}[scale]
     name = str(params["model"])
-    data = Bench(items.with_features(hidden_states(name, items.content)), two, 3000, n_test, n_steps, model=name)
+    layer = float(params["layer"])
+    if not 0 <= layer <= 1:
+        raise InputError(f"layer is {layer}; expected a share of the layers, from 0 (embeddings) to 1 (the last)")
+    data = Bench(items.with_features(hidden_states(name, items.content, layer)), two, 3000, n_test, n_steps, model=name)
     return Data(
         f"120 inspection notes, read by {'SmolLM2-135M-Instruct' if name == 'demo' else name}", len(items), data
     )
@@ -234,12 +234,12 @@ def language_model(name: str) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def hidden_states(name: str, texts: tuple[str, ...]) -> NDArray[np.float64]:
-    """Mean over a text's tokens of the hidden states a third of the way up: (n_texts, d_model)."""
+def hidden_states(name: str, texts: tuple[str, ...], share: float) -> NDArray[np.float64]:
+    """Mean over a text's tokens of the hidden states after that share of the layers: (n_texts, d_model)."""
     import torch
 
     model, tokenizer = language_model(name)
-    layer = round(FEATURE_LAYER * model.config.num_hidden_layers)
+    layer = round(share * model.config.num_hidden_layers)
     vectors = []
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # as the arms; where cores are shared, threads that wait for each other cost a multiple
@@ -319,7 +319,7 @@ TRIAL = Trial(
             metrics=METRICS,
             score=joint_scores,
             n_cases={"quick": 8, "standard": 10, "full": 10},
-            params={"model": "demo"},
+            params={"model": "demo", "layer": 0.33},
             takes_data=False,
         ),
     ),

@@ -100,9 +100,23 @@ def test_the_examples_criteria_differ_in_two_steps():
     assert spec.boundary == ("stain", "scratch")
 
 
+def test_without_the_demo_model_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr("assay.models.language._PACKAGE", "no_such_package")
+    cc_icl.language_model.cache_clear()
+    part = TRIAL.also[0]
+    with pytest.raises(InputError, match="run assay data get demo-lm"):
+        part.load(None, "quick", dict(part.params))
+
+
+def test_a_layer_is_a_share_of_the_layers():
+    part = TRIAL.also[0]
+    with pytest.raises(InputError, match=r"layer is 10\.0; expected a share of the layers"):
+        part.load(None, "quick", {**part.params, "layer": 10.0})
+
+
 @pytest.mark.slow
 def test_the_prompted_demo_model_sticks_to_one_answer():
     part = TRIAL.also[0]
     data = part.load(None, "quick", dict(part.params))
-    case = next(iter(part.cases(data.value, 6, seed=0)))
+    case = next(iter(part.cases(data.value, 8, seed=0)))
     assert part.score(case, cc_icl.prompted(case.given, 0))["criterion_sensitivity"] == 0
