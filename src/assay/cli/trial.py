@@ -173,13 +173,12 @@ def report(
 def _verdicts(results: list[Result]) -> Table:
     from assay.bench.report.numbers import effect
 
-    rows = table("method", "part", "verdict", "claim", "effect", "95 % interval", "cases")
+    rows = table("method", "part, metric", "verdict", "claim", "effect, 95 % interval", "cases")
     for main in results:
         for result in (main, *main.parts):
             found = result.verdict
             size, interval = effect(found.effect, found.ci_low, found.ci_high, found.effect_scale)
-            name = f"{result.part or 'main'}: {result.claim.metric}"
-            rows.add_row(
-                result.slug, name, found.outcome, result.claim.outcome, size, interval or "too few", str(found.n_cases)
-            )
+            part = f"{result.part or 'main'}\n{result.claim.metric}"
+            shown = f"{size}\n{interval or 'too few cases'}"
+            rows.add_row(result.slug, part, found.outcome, result.claim.outcome, shown, str(found.n_cases))
     return rows
