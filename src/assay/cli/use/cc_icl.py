@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
+from assay.cli.output import save_picture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,7 +168,7 @@ def score_answers(
 
     Example: `assay use cc-icl score notes/episodes.jsonl notes/answers.csv -o notes/report.json`
     """
-    from assay._core.files import replacing, write_text
+    from assay._core.files import write_text
     from assay._core.tables import write_table
     from assay.evaluate.cc_icl import read_episodes, read_predictions
     from assay.evaluate.cc_icl.report import report as make_report
@@ -190,8 +191,7 @@ def score_answers(
     if items is not None:
         write_table(report.items(), items)
     if plot is not None:
-        with replacing(plot) as temporary:
-            report.plot().figure.savefig(temporary, dpi=200)  # type: ignore[union-attr]
+        save_picture(report.plot(), plot)
     typer.echo(report.summary())
     if written:
         typer.echo(f"\nWritten: {', '.join(map(str, written))}")

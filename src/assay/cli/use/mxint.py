@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
+from assay.cli.output import save_picture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -173,11 +174,9 @@ def _size(text: str) -> int:
 
 
 def _write(result: Any, table: Path | None, plot: Path | None) -> None:
-    from assay._core.files import replacing
     from assay._core.tables import write_table
 
     if table is not None:
         write_table(result.to_frame(), table)
     if plot is not None:
-        with replacing(plot) as temporary:
-            result.plot().get_figure(root=True).savefig(temporary, dpi=200, bbox_inches="tight")
+        save_picture(result.plot(), plot)
