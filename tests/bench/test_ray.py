@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from toy_trial import TOY, decided, kills_its_process_on_a_small_mean, run, with_method
+from toy_trial import MEASURED, TOY, decided, kills_its_process_on_a_small_mean, run, with_method
 
 from assay._core.errors import InputError
 
@@ -31,6 +31,16 @@ def test_a_cluster_gives_the_same_table_as_this_machine(address, tmp_path):
     local = run(TOY, tmp_path / "local", jobs=1)
     remote = run(TOY, tmp_path / "ray", executor="ray", address=address)
     pd.testing.assert_frame_equal(decided(local), decided(remote), check_exact=True)
+
+
+@pytest.mark.slow
+def test_the_command_line_runs_on_the_cluster_what_it_runs_here(address, assay_process, tmp_path):
+    options = ("judge-rank", "--cases", "3", "--seed", "5", "--json")
+    local = assay_process("try", *options, "--out", "local")
+    remote = assay_process("try", *options, "--out", "ray", "--executor", "ray", "--address", address)
+    assert (local.returncode, remote.returncode) == (0, 0), local.stderr + remote.stderr
+    tables = [pd.read_parquet(tmp_path / name / "cases.parquet") for name in ("local", "ray")]
+    pd.testing.assert_frame_equal(*(table.drop(columns=MEASURED) for table in tables), check_exact=True)
 
 
 def test_both_nodes_work(address, tmp_path):

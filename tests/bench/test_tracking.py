@@ -18,18 +18,20 @@ PARTED = replace(
 
 @pytest.fixture(scope="module", autouse=True)
 def store_of_files():
-    """The small MLflow of the tests has no database; its store of files wants to be asked for by name."""
+    """MLflow's store of files wants to be asked for by name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
         yield
 
 
-@pytest.fixture(scope="module")
-def logged(tmp_path_factory):
-    """A run of two parts logged to a store of files, and what the store has of it."""
+@pytest.fixture(scope="module", params=["files", "sqlite"])
+def logged(request, tmp_path_factory):
+    """A run of two parts logged to a store, and what the store has of it."""
     folder = tmp_path_factory.mktemp("mlflow")
-    uri = (folder / "store").as_uri()
-    result = run(PARTED, folder / "run", jobs=1, mlflow=uri)
+    uri = (folder / "store").as_uri() if request.param == "files" else f"sqlite:///{folder}/store.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)  # where MLflow puts the artifacts of a database that has no server
+        result = run(PARTED, folder / "run", jobs=1, mlflow=uri)
     client = mlflow.tracking.MlflowClient(uri)
     experiment = client.get_experiment_by_name("assay")
     runs = {one.data.tags["mlflow.runName"]: one for one in client.search_runs([experiment.experiment_id])}

@@ -157,6 +157,22 @@ def test_every_call_gives_a_model_of_its_own_from_one_copy(lm, cache):
 
 @pytest.mark.slow
 @installed
+def test_the_weights_are_in_memory_once_however_often_they_are_loaded(lm):
+    """Five models whose weights were all read cost the memory of one: 538 MB, not five times that."""
+    code = (
+        "import psutil, torch; from assay.models import demo_lm; me = psutil.Process(); models = []\n"
+        "for _ in range(5):\n"
+        "    model, _ = demo_lm(); models.append(model)\n"
+        "    total = sum(float(weight.sum()) for weight in model.parameters())\n"
+        "    print(me.memory_full_info().pss / 2**20)\n"  # resident memory would count a page once for each model
+    )
+    lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    pss = [float(line) for line in lines]
+    assert pss[4] - pss[0] < 100
+
+
+@pytest.mark.slow
+@installed
 def test_the_copy_is_what_the_packed_file_holds(lm):
     import torch
 

@@ -52,7 +52,7 @@ def log(result: Result, uri: str) -> str:
     ----------
     result : Result
     uri : str
-        An MLflow tracking URI: ``http://…``, or ``sqlite:///…`` where the whole of MLflow is installed.
+        An MLflow tracking URI: ``http://…``, ``sqlite:///FILE`` or ``file:///FOLDER``.
 
     Returns
     -------
