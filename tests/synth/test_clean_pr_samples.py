@@ -9,12 +9,13 @@ from assay.synth.clean_pr import (
     PullRequest,
     clean_one,
     evaluate_edits,
+    mine_negatives,
     parse_blocks,
     to_samples,
     with_negatives,
 )
+from assay.synth.clean_pr.negatives import bm25
 from assay.synth.clean_pr.regions import MODULE, enclosing, regions
-from assay.synth.clean_pr.samples import bm25
 
 BEFORE = "import os\n\n\ndef total(prices):\n    return sum(prices)\n\n\ndef mean(prices):\n    return total(prices)\n"
 AFTER = BEFORE.replace("return total(prices)", "return total(prices) / len(prices)")
@@ -128,6 +129,33 @@ def test_a_negative_is_shown_and_answered_with_no_changes():
     assert "stats.py" not in edited["completion"]
 
 
+FILES = {
+    "shop/cart.py": BEFORE,
+    "shop/stats.py": "def mean(values):\n    return 0\n\n\ndef mode(values):\n    return 1\n",
+}
+
+
+def test_a_models_own_errors_become_negatives():
+    generate, prompts = model_that_says("shop/cart.py\n- `shop/stats.py`\nnowhere.py\n", "### shop/stats.py\nmode\n")
+    made = mine_negatives(record(), FILES, generate)
+    assert made["negatives"] == [{"path": "shop/stats.py", "content": FILES["shop/stats.py"], "regions": ["mode"]}]
+    assert "shop/cart.py\nshop/stats.py\n" in prompts[0]
+    assert "### shop/cart.py" in prompts[1]
+    completion = next(to_samples([made], "navigate"))["completion"]
+    assert completion.endswith("### shop/stats.py\nNo changes needed\n")
+
+
+def test_a_model_without_errors_gives_no_negatives():
+    generate, prompts = model_that_says("shop/cart.py")
+    assert mine_negatives(record(), FILES, generate)["negatives"] == []
+    assert len(prompts) == 1
+
+
+def test_a_file_that_was_touched_is_no_negative_however_often_a_model_names_it():
+    generate, _ = model_that_says("docs/cart.py.md\nshop/cart.py\n")
+    assert mine_negatives(record(), {**FILES, "docs/cart.py.md": "x"}, generate)["negatives"] == []
+
+
 # ----------------------------------------------------------------------------------------------------------- a model
 
 
@@ -165,6 +193,38 @@ def test_a_second_attempt_gets_the_errors_of_the_first(shop):
     assert "shop/cart.py, block 1: the search text is not in the file" in prompts[-1]
 
 
+def fixed(text):
+    """An edit of the shop that puts `text` where the mean is taken."""
+    return record()["edit"].replace("total(prices) / len(prices)", text)
+
+
+def test_the_best_of_several_answers_is_the_one_given_most_often(shop):
+    edits = [fixed("1"), fixed("2"), "Sorry.", fixed("2")]
+    generate, _ = model_that_says(*(said for edit in edits for said in ("shop/cart.py", "mean", edit)))
+    solution = AgentlessEditor(generate).solve_best_of("The mean is wrong", shop, n=4)
+    assert "+    return 2\n" in solution.diff
+
+
+def test_the_best_of_several_answers_is_the_one_that_scores_highest(shop):
+    edits = [fixed("1"), fixed("2"), fixed("2")]
+    generate, _ = model_that_says(*(said for edit in edits for said in ("shop/cart.py", "mean", edit)))
+    best = AgentlessEditor(generate).solve_best_of(
+        "The mean is wrong", shop, 3, lambda answer: "+    return 1" in answer.diff
+    )
+    assert "+    return 1\n" in best.diff
+
+
+def test_where_no_answer_applies_the_first_is_returned_with_its_errors(shop):
+    generate, _ = model_that_says("shop/cart.py", "mean", "", "shop/cart.py", "mean", "Sorry.")
+    solution = AgentlessEditor(generate).solve_best_of("The mean is wrong", shop, n=2)
+    assert (solution.diff, "the answer is empty" in solution.log[0]) == ("", True)
+
+
+def test_the_best_of_no_answers_is_refused(shop):
+    with pytest.raises(InputError, match=r"^n is 0; expected 1 or more answers$"):
+        AgentlessEditor(str).solve_best_of("The mean is wrong", shop, n=0)
+
+
 def test_an_answer_without_a_file_is_told(shop):
     solution = AgentlessEditor(lambda prompt: "I do not know.").solve("The mean is wrong", shop)
     assert solution.log == ["localise: the answer names no file of the repository"]
@@ -184,6 +244,20 @@ def test_strict_and_fuzzy_validity_are_told_apart():
     assert judged["valid_fuzzy"].tolist() == [True, True, True, False]
     assert judged["line_acc"].tolist() == [True, True, False, False]
     assert judged["exact"].tolist() == [True, False, False, False]
+
+
+def test_tests_are_run_on_the_edited_files_of_valid_answers_alone():
+    seen = []
+
+    def run_tests(tested, files):
+        seen.append(files["shop/cart.py"])
+        return b"/ len(prices)" in files["shop/cart.py"]
+
+    answers = [record()["edit"], fixed("0"), "Sorry."]
+    judged = evaluate_edits(answers, [record()] * 3, run_tests)
+    assert judged["passed"].tolist() == [True, False, False]
+    assert seen[0] == AFTER.encode()
+    assert len(seen) == 2
 
 
 def test_answers_and_records_must_pair():

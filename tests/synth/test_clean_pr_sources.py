@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from collections import Counter
 
 import pytest
@@ -510,6 +511,28 @@ def test_a_killed_build_goes_on_where_it_stopped(history, tmp_path, monkeypatch)
     monkeypatch.setattr(building, "clean_chunk", lambda chunk: (cleaned_chunks.append(chunk.number), real(chunk))[1])
     build(open_source(history.folder), tmp_path / "edits.jsonl")
     assert cleaned_chunks == [0, 1, 2, 2, 3]
+    assert (tmp_path / "edits.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kill -9")
+def test_a_build_killed_with_signal_9_goes_on_to_the_same_bytes(tmp_path):
+    lines = [
+        json.dumps({"repo": "o/r", "id": str(k), "before": {"a.py": LONG}, "after": {"a.py": f"{LONG}last = {k}\n"}})
+        for k in range(3_000)
+    ]
+    (tmp_path / "prs.jsonl").write_text("\n".join(lines))
+    command = [sys.executable, "-m", "assay", "use", "clean-pr", "prs.jsonl", "-o"]
+    parts = tmp_path / "edits.jsonl.parts"
+    process = subprocess.Popen([*command, "edits.jsonl"], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    while len(list(parts.glob("*.rejects.jsonl"))) < 3:
+        assert process.poll() is None, "the build ended before it could be killed"
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    assert len(list(parts.glob("*.rejects.jsonl"))) < 30
+    assert not (tmp_path / "edits.jsonl").exists()
+    for name in ("edits.jsonl", "whole.jsonl"):
+        subprocess.run([*command, name], cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "edits.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 

@@ -14,18 +14,20 @@ from assay.synth.clean_pr.filters import LANGUAGES, PRFilter
 from assay.synth.clean_pr.form import Parsed, format_blocks, parse_blocks
 from assay.synth.clean_pr.issues import find_references, link_issues
 from assay.synth.clean_pr.make import diff_to_blocks
+from assay.synth.clean_pr.negatives import mine_negatives, with_negatives
 from assay.synth.clean_pr.patch import blocks_to_diff
 from assay.synth.clean_pr.replay import Stats, read_records, replays, stats
-from assay.synth.clean_pr.samples import to_samples, with_negatives
+from assay.synth.clean_pr.samples import to_samples
 from assay.synth.clean_pr.solve import AgentlessEditor, Solution, evaluate_edits
 from assay.synth.clean_pr.sources import from_jsonl, iter_prs, open_source
 
 # fmt: off
 __all__ = [
-    "LANGUAGES", "REASONS", "AgentlessEditor", "ApplyResult", "Block", "FileChange", "FileEdit", "Note", "PRFilter",
-    "Parsed", "PullRequest", "Reject", "Report", "RoundTrip", "Solution", "Stats", "apply_blocks", "apply_to_folder",
-    "blocks_to_diff", "build", "clean", "clean_one", "diff_to_blocks", "evaluate_edits", "find_references",
-    "format_blocks", "from_jsonl", "iter_prs", "link_issues", "open_source", "parse_blocks", "read_records", "replays",
-    "roundtrip", "stats", "to_samples", "with_negatives",
+    "LANGUAGES", "REASONS", "AgentlessEditor", "ApplyResult", "Block", "FileChange", "FileEdit", "Note",
+    "PRFilter", "Parsed", "PullRequest", "Reject", "Report", "RoundTrip", "Solution", "Stats", "apply_blocks",
+    "apply_to_folder", "blocks_to_diff", "build", "clean", "clean_one", "diff_to_blocks", "evaluate_edits",
+    "find_references", "format_blocks", "from_jsonl", "iter_prs", "link_issues", "mine_negatives",
+    "open_source", "parse_blocks", "read_records", "replays", "roundtrip", "stats", "to_samples",
+    "with_negatives",
 ]
 # fmt: on

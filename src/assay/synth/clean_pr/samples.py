@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections import Counter
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +13,7 @@ from assay.synth.clean_pr.patch import blocks_to_diff
 from assay.synth.clean_pr.regions import MODULE, enclosing, regions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
 STAGES = ("midtrain", "localize", "navigate", "edit")
 FORMATS = ("sr", "diff", "whole")
@@ -42,7 +39,7 @@ def to_samples(
     stage : str
         "midtrain": description and files to edit. "localize": issue and tree to paths (records need ``tree``).
         "navigate": issue and files to names of functions. "edit": as "midtrain", asked as a question. A record with
-        ``negatives`` (see :func:`with_negatives`) brings them into "navigate" and "edit".
+        ``negatives`` (see :func:`with_negatives` and :func:`mine_negatives`) brings them into "navigate" and "edit".
     fmt : str
         "sr": search-and-replace blocks. "diff": a unified diff. "whole": the files after the change. The last two are
         what to compare with, and pass over records that hold only windows of their files.
@@ -127,58 +124,3 @@ def _shown(record: Mapping[str, Any]) -> str:
             windows = (f"(from line {window['first_line']})\n{window['text']}" for window in file["windows"])
             pieces[file["path"]] = "…\n".join(windows)
     return "\n".join(f"### {path}\n{text}" for path, text in sorted(pieces.items()))
-
-
-# ------------------------------------------------------------------------------------------------------- negatives
-
-_WORD = re.compile(r"[A-Za-z][A-Za-z0-9]+")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-def words(text: str) -> list[str]:
-    """Words of code and prose in small letters; ``snake_case`` and ``camelCase`` are taken apart.
-
-    >>> words("parseHeader(self, max_size)")
-    ['parse', 'header', 'self', 'max', 'size']
-    """
-    return [part.lower() for word in _WORD.findall(text.replace("_", " ")) for part in _CAMEL.split(word)]
-
-
-def bm25(query: str, documents: Sequence[str], k1: float = 1.5, b: float = 0.75) -> list[float]:
-    """How well each document fits a query (Robertson and Zaragoza, 2009, eq. 3.15).
-
-    >>> bm25("parse header", ["parse the header", "nothing here"])[1]
-    0.0
-    """
-    counts = [Counter(words(document)) for document in documents]
-    lengths = [count.total() for count in counts]
-    mean = sum(lengths) / max(len(lengths), 1) or 1.0
-    scores = [0.0] * len(documents)
-    for word in set(words(query)):
-        n_with = sum(word in count for count in counts)
-        weight = math.log(1 + (len(documents) - n_with + 0.5) / (n_with + 0.5))
-        for k, count in enumerate(counts):
-            often = count[word]
-            scores[k] += weight * often * (k1 + 1) / (often + k1 * (1 - b + b * lengths[k] / mean))
-    return scores
-
-
-def with_negatives(record: Mapping[str, Any], files: Mapping[str, str], n: int = 2) -> dict[str, Any]:
-    """A record with the files that look most like its targets but are not: what a model would wrongly open.
-
-    The paper mines them from a model's own errors; by retrieval (BM25 of the description) needs no model. Files that
-    the pull request touched, even those that were filtered out, are never negatives.
-
-    Parameters
-    ----------
-    record : dict
-    files : mapping of path to text
-        Of the repository before the change.
-    n : int
-    """
-    touched = {file["path"] for file in record["files"]} | {file["rename_to"] for file in record["files"]}
-    touched |= set(record.get("other_files", ()))
-    paths = [path for path in sorted(files) if path not in touched]
-    scores = bm25(description(record), [f"{path}\n{files[path]}" for path in paths])
-    best = sorted(range(len(paths)), key=lambda k: (-scores[k], paths[k]))[:n]
-    return {**record, "negatives": [{"path": paths[k], "content": files[paths[k]]} for k in best if scores[k] > 0]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from assay.synth.clean_pr.apply import apply_blocks
 from assay.synth.clean_pr.edits import FileEdit, unsafe
 from assay.synth.clean_pr.filters import language_of
 from assay.synth.clean_pr.form import parse_blocks
+from assay.synth.clean_pr.negatives import named_lines
 from assay.synth.clean_pr.patch import blocks_to_diff
 from assay.synth.clean_pr.regions import regions
 from assay.synth.clean_pr.samples import EDIT, LOCALIZE, NAVIGATE
@@ -53,10 +55,45 @@ class AgentlessEditor:
 
     def solve(self, issue: str, repo_dir: str | os.PathLike[str]) -> Solution:
         """Answer an issue with a diff; nothing is written to the folder."""
-        files, log = _sources(Path(repo_dir)), list[str]()
+        return self._solve(issue, _sources(Path(repo_dir)))
+
+    def solve_best_of(
+        self,
+        issue: str,
+        repo_dir: str | os.PathLike[str],
+        n: int,
+        score: Callable[[Solution], float] | None = None,
+    ) -> Solution:
+        """Answer `n` times and return the best answer; `generate` should sample.
+
+        Parameters
+        ----------
+        issue : str
+        repo_dir : path
+        n : int
+        score : callable, optional
+            Of a solution that applies, higher is better: the share of tests that pass, say. None: how many of the `n`
+            answers give the same diff. Of equals the first is returned; where no answer applies, the first answer.
+
+        Raises
+        ------
+        InputError
+            `n` is below 1, or `repo_dir` is not a folder.
+        """
+        if n < 1:
+            raise InputError(f"n is {n}; expected 1 or more answers")
+        files = _sources(Path(repo_dir))
+        answers = [self._solve(issue, files) for _ in range(n)]
+        applied = [answer for answer in answers if answer.diff]
+        if not applied:
+            return answers[0]
+        votes = Counter(answer.diff for answer in applied)
+        return max(applied, key=score or (lambda answer: votes[answer.diff]))
+
+    def _solve(self, issue: str, files: Mapping[str, bytes]) -> Solution:
+        log: list[str] = []
         answer = self.generate(f"{LOCALIZE}{issue}\n\n" + "\n".join(sorted(files)) + "\n")
-        named = [line.strip().strip("`-* ") for line in answer.split("\n")]
-        chosen = tuple(dict.fromkeys(path for path in named if path in files))[: self.max_files]
+        chosen = tuple(path for path in named_lines(answer) if path in files)[: self.max_files]
         if not chosen:
             return Solution((), {}, (), "", ["localise: the answer names no file of the repository"])
         shown = "\n".join(f"### {path}\n{files[path].decode('utf-8')}" for path in chosen)
@@ -91,7 +128,7 @@ def _sources(root: Path) -> dict[str, bytes]:
 
 
 def _named_regions(answer: str, paths: Sequence[str], files: Mapping[str, bytes]) -> dict[str, list[str]]:
-    said = {line.strip().strip("`-* ") for line in answer.split("\n")}
+    said = set(named_lines(answer))
     known = {path: [region.name for region in regions(path, files[path].decode("utf-8"))] for path in paths}
     return {path: [name for name in names if name in said] for path, names in known.items()}
 
@@ -100,7 +137,11 @@ def _as_text(names: Mapping[str, Sequence[str]]) -> str:
     return "".join(f"In {path}: {', '.join(found)}\n" for path, found in names.items() if found)
 
 
-def evaluate_edits(answers: Sequence[str], records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def evaluate_edits(
+    answers: Sequence[str],
+    records: Sequence[Mapping[str, Any]],
+    run_tests: Callable[[Mapping[str, Any], Mapping[str, bytes]], bool] | None = None,
+) -> pd.DataFrame:
     """Judge written edits against the records they should reproduce.
 
     Parameters
@@ -108,6 +149,9 @@ def evaluate_edits(answers: Sequence[str], records: Sequence[Mapping[str, Any]])
     answers : sequence of str
         A model's texts, in the order of `records`.
     records : sequence of dict
+    run_tests : callable, optional
+        ``run_tests(record, files)`` says whether the tests pass with the edited files (path to bytes). It is called for
+        valid answers only, and runs what a model wrote: run it where that can do no harm.
 
     Returns
     -------
@@ -116,7 +160,8 @@ def evaluate_edits(answers: Sequence[str], records: Sequence[Mapping[str, Any]])
         ``valid_fuzzy`` (with fuzzy matching: report them apart); ``file_acc`` (all files that should change do);
         ``line_acc``
         (every region that should change is touched; the overlap is our reading); ``exact`` (the merged files byte for
-        byte); ``repairs`` (what the parser had to mend); ``error`` (the first).
+        byte); ``repairs`` (what the parser had to mend); ``error`` (the first). With `run_tests` also ``passed``, whose
+        mean is Pass@1: an answer that is not valid has not passed.
 
     Raises
     ------
@@ -127,10 +172,14 @@ def evaluate_edits(answers: Sequence[str], records: Sequence[Mapping[str, Any]])
 
     if len(answers) != len(records):
         raise InputError(f"{len(answers)} answers for {len(records)} records; expected one for each")
-    return pd.DataFrame([_judged(answer, record) for answer, record in zip(answers, records, strict=True)])
+    return pd.DataFrame([_judged(answer, record, run_tests) for answer, record in zip(answers, records, strict=True)])
 
 
-def _judged(answer: str, record: Mapping[str, Any]) -> dict[str, Any]:
+def _judged(
+    answer: str,
+    record: Mapping[str, Any],
+    run_tests: Callable[[Mapping[str, Any], Mapping[str, bytes]], bool] | None,
+) -> dict[str, Any]:
     before = {file["path"]: file["content"].encode() for file in record["files"] if file["content"] is not None}
     parsed, gold = parse_blocks(answer), apply_blocks(before, parse_blocks(record["edit"]).edits)
     strict, fuzzy = (apply_blocks(before, parsed.edits, fuzzy=mode) for mode in (False, True))
@@ -138,15 +187,18 @@ def _judged(answer: str, record: Mapping[str, Any]) -> dict[str, Any]:
     errors = [*parsed.problems, *map(str, strict.errors)]
     best = strict if strict.ok else fuzzy
     touched = {path for path, spans in best.spans.items() if spans}
+    is_valid = is_read and strict.ok and strict.files != before
+    tested = {} if run_tests is None else {"passed": is_valid and bool(run_tests(record, strict.files))}
     return {
         "id": record["id"],
-        "valid": is_read and strict.ok and strict.files != before,
+        "valid": is_valid,
         "valid_fuzzy": is_read and fuzzy.ok and fuzzy.files != before,
         "file_acc": set(gold.spans) <= touched,
         "line_acc": all(_touch(span, best.spans.get(path, ())) for path, spans in gold.spans.items() for span in spans),
         "exact": is_read and strict.ok and strict.files == gold.files,
         "repairs": len(parsed.repairs),
         "error": errors[0] if errors else "",
+        **tested,
     }
 
 
