@@ -51,8 +51,11 @@ def test_the_example_of_the_help_writes_five_files(files):
 def test_the_tables_have_the_documented_columns(files):
     bridge(*ALL)
     items, subjects = (read_table(files / "out/new" / name) for name in ("items.csv", "subjects.csv"))
-    assert list(items) == ["task", "difficulty", "discrimination", "predicted_minutes", "low", "high", "flags"]
-    assert list(subjects) == ["model", "ability", "horizon_50_minutes", "low", "high", "release_date"]
+    named = ["task", "difficulty", "discrimination", "predicted_minutes", "low", "high", "flags"]
+    ends = ["difficulty_low", "difficulty_high", "discrimination_low", "discrimination_high"]
+    assert list(items) == [*named, *ends]
+    named = ["model", "ability", "horizon_50_minutes", "low", "high", "release_date"]
+    assert list(subjects) == [*named, "ability_low", "ability_high"]
 
 
 def test_forecast_json_has_the_documented_keys(files):
@@ -61,6 +64,31 @@ def test_forecast_json_has_the_documented_keys(files):
     keys = ("doubling_months", "ci_low", "ci_high", "n_frontier", "r2_calibration", "n_calibration")
     assert all(document[key] is not None for key in keys)
     assert document["n_calibration"] == 40
+
+
+def test_forecast_json_has_the_interval_of_r_squared(files):
+    bridge(*ALL)
+    document = json.loads((files / "out/new/forecast.json").read_text())
+    assert document["r2_low"] < document["r2_calibration"] < document["r2_high"]
+
+
+def test_latent_positions_have_intervals_of_their_standard_errors(files):
+    bridge(*ALL)
+    for name, column in (("items", "difficulty"), ("subjects", "ability")):
+        columns = dict.fromkeys((column, f"{column}_low", f"{column}_high"), "number")
+        table = read_table(files / "out/new" / f"{name}.csv", columns)
+        middle = (table[f"{column}_low"] + table[f"{column}_high"]) / 2
+        assert (table[f"{column}_low"] < table[f"{column}_high"]).all()
+        np.testing.assert_allclose(middle, table[column], atol=1e-9)
+
+
+def test_intervals_of_discriminations_are_ratios_around_them(files):
+    bridge(*ALL)
+    columns = dict.fromkeys(("discrimination", "discrimination_low", "discrimination_high"), "number")
+    table = read_table(files / "out/new/items.csv", columns)
+    assert (table["discrimination_low"] < table["discrimination"]).all()
+    middle = np.sqrt(table["discrimination_low"] * table["discrimination_high"])
+    np.testing.assert_allclose(middle, table["discrimination"], rtol=1e-9)
 
 
 def test_a_task_that_a_spreadsheet_would_run_stays_a_name(files):
@@ -73,6 +101,7 @@ def test_held_out_tasks_are_foreseen_and_not_calibrated_on(files):
     document = json.loads((files / "out/new/forecast.json").read_text())
     assert (document["n_calibration"], document["held_out"]["n"]) == (30, 10)
     assert "10 timed tasks held out" in result.output
+    assert document["held_out"]["log_error_low"] < document["held_out"]["log_error"]
 
 
 def test_held_out_tasks_are_flagged(files):

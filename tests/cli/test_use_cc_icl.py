@@ -1,6 +1,8 @@
 """`assay use cc-icl …` on files, as a person would use it."""
 
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,6 +12,10 @@ from typer.testing import CliRunner
 
 from assay._core.errors import InputError
 from assay.cli.use.cc_icl import app
+from assay.evaluate.cc_icl import HFVLMPredictor, evaluate, read_episodes
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "evaluate"))
+from cc_icl_models import SPEC, tiny_vlm, write_pictures
 
 
 def use(*arguments):
@@ -118,6 +124,71 @@ def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path, monkeypatch, comman
 def test_training_does_not_write_into_a_folder_that_is_in_use(notes):
     with pytest.raises(InputError, match="is not an empty folder; name a new one"):
         use("train", notes / "episodes.jsonl", "-o", notes)
+
+
+# -------------------------------------------------------------------------------- models that are tiny and random
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of pictures in three categories, criteria for them, and a benchmark of six episodes."""
+    write_pictures(tmp_path / "pictures")
+    criteria = {"question": SPEC.question, "answers": list(SPEC.answers), "criteria": SPEC.criteria}
+    (tmp_path / "criteria.json").write_text(json.dumps(criteria))
+    use("build", tmp_path / "pictures", tmp_path / "criteria.json", "-n", 6, "-o", tmp_path / "episodes.jsonl")
+    return tmp_path
+
+
+@pytest.fixture
+def vlm(tmp_path):
+    """A vision-language model with its processor, saved as transformers saves them."""
+    model, processor = tiny_vlm()
+    model.save_pretrained(tmp_path / "vlm")
+    processor.save_pretrained(tmp_path / "vlm")
+    return tmp_path / "vlm"
+
+
+def test_a_vision_language_model_is_asked_about_a_folder_of_pictures(pictures, vlm):
+    asked = use("ask", pictures / "episodes.jsonl", "-m", vlm, "-o", pictures / "answers.csv", "--batch-size", 4)
+    table = pd.read_csv(pictures / "answers.csv")
+    assert list(table.columns) == ["id", "criterion", "answer"]
+    assert len(table) == 12
+    assert set(table["answer"]) <= {"No", "Yes"}
+    assert "sensitivity" in asked.stdout
+
+
+def test_the_model_that_is_loaded_answers_as_the_one_that_was_saved(pictures, vlm):
+    use("ask", pictures / "episodes.jsonl", "-m", vlm, "-o", pictures / "answers.csv")
+    report = evaluate(HFVLMPredictor(*tiny_vlm()), read_episodes(pictures / "episodes.jsonl"))
+    assert pd.read_csv(pictures / "answers.csv")["answer"].tolist() == report.items()["answer"].tolist()
+
+
+def test_a_vision_language_model_may_reason_before_it_answers(pictures, vlm):
+    asked = use("ask", pictures / "episodes.jsonl", "-m", vlm, "-o", pictures / "answers.csv", "--cot")
+    assert "unparsed" in asked.stdout
+
+
+def test_a_picture_that_cannot_be_read_is_named(pictures, vlm):
+    (pictures / "pictures" / "ink" / "0.png").write_bytes(b"no picture")
+    with pytest.raises(InputError, match=r"0\.png"):
+        use("ask", pictures / "episodes.jsonl", "-m", vlm, "-o", pictures / "answers.csv")
+
+
+def test_a_folder_without_a_vision_language_model_is_said_to_be_none(pictures, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="empty cannot be loaded as a vision-language model"):
+        use("ask", pictures / "episodes.jsonl", "-m", tmp_path / "empty")
+
+
+@pytest.mark.parametrize("options", [("--layers", 1), ("--layers", 2, "--lora", 4)])
+def test_a_vision_language_model_is_trained_saved_and_asked_again(pictures, vlm, options):
+    if "--lora" in options:
+        pytest.importorskip("peft")
+    out = pictures / "tuned"
+    done = use("train", pictures / "episodes.jsonl", "-m", vlm, "-o", out, "--batch-size", 6, *options)
+    assert "2 steps, loss" in done.stdout
+    use("ask", pictures / "episodes.jsonl", "-m", out, "-o", pictures / "answers.csv")
+    assert len(pd.read_csv(pictures / "answers.csv")) == 12
 
 
 @pytest.mark.slow

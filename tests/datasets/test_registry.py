@@ -20,7 +20,10 @@ packages = pytest.mark.parametrize("entry", PACKAGES, ids=lambda entry: entry.na
 
 
 def test_the_names_are_those_of_the_documentation():
-    expected = ["judge-votes-arena", "judge-votes-ultrafeedback", "alpaca-eval", "demo-lm", "demo-encoder"]
+    expected = ["judge-votes-arena", "judge-votes-ultrafeedback", "alpaca-eval"]
+    expected += ["bridge-responses", "bridge-human-minutes", "bridge-release-dates"]
+    expected += ["market-mini-coder-4b", "market-qwen3-coder-30b", "market-qwen3-coder-480b"]
+    expected += ["market-swebench-runs", "market-gdpval-runs", "demo-lm", "demo-encoder"]
     assert [entry.name for entry in ENTRIES] == expected
 
 

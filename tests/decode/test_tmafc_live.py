@@ -398,3 +398,27 @@ def test_a_random_model_is_told_that_it_writes_no_json(tiny):
     sampler = TransformersSampler(*tiny, max_new_tokens=4, batch_size=25)
     with pytest.raises(InputError, match="does not follow the JSON format"):
         TMAFC(sampler, schema=["a"], classifier="rule", batch_rounds=25, history=History()).answer("?")
+
+
+@pytest.mark.slow
+def test_the_demo_model_is_sampled_live_until_the_vote_is_settled_and_what_it_said_is_not_asked_again(tmp_path):
+    from assay.models import demo_lm
+
+    lm, tokenizer = demo_lm()
+
+    def answer(sampler):
+        logged = LoggedSampler(sampler, tmp_path / "replies.jsonl")
+        method = TMAFC(logged, schema=["name", "age"], classifier="rule", n_max=12, batch_rounds=4)
+        return method.answer("Aisha Khan, 60, a baker, moved to Madrid last year.")
+
+    sampler = TransformersSampler(lm, tokenizer, max_new_tokens=40)
+    found = answer(sampler)
+    assert found.answer["name"] == "Aisha Khan"
+    assert 4 <= found.n_samples <= 12
+    assert found.n_tokens > 0
+
+    def refuses(prompt, n, /):
+        raise AssertionError("asked again")
+
+    refuses.name = sampler.name
+    assert answer(refuses) == found

@@ -180,10 +180,36 @@ def test_the_summary_names_every_method_and_its_cost():
 
 
 def test_the_picture_has_a_point_for_every_method_and_units_on_its_axes():
-    figure = replay(noisy()).plot()
-    assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == "FC + ASCC"
-    assert figure.axes[0].get_ylabel() == "answers with every component right (share)"
-    assert figure.axes[0].get_xlabel() == "samples per question"
+    ax = replay(noisy()).plot()
+    assert [text.get_text() for text in ax.get_legend().get_texts()][-1] == "FC + ASCC"
+    assert ax.get_ylabel() == "answers with every component right (share)"
+    assert ax.get_xlabel() == "samples per question"
+
+
+def test_what_is_saved_has_the_interval_of_a_paired_ratio():
+    found = replay(noisy())
+    wide = found.questions.pivot(index="question", columns="method", values="samples")
+    paid, full = wide["FC"].to_numpy(float), wide["SC"].to_numpy(float)
+    drawn = np.random.default_rng(0).integers(len(paid), size=(4000, len(paid)))
+    spread = (100 * (1 - paid[drawn].mean(axis=1) / full[drawn].mean(axis=1))).std()
+    row = found.to_frame().set_index("method").loc["FC"]
+    assert row["saved_percent"] == pytest.approx(100 * (1 - paid.mean() / full.mean()))
+    # A bootstrap has the spread with n in place of n - 1, and 4,000 draws have it to about one percent.
+    expected = 2 * 1.96 * spread * np.sqrt(len(paid) / (len(paid) - 1))
+    assert row["saved_percent_high"] - row["saved_percent_low"] == pytest.approx(expected, rel=0.05)
+
+
+def test_every_number_of_the_summary_but_the_limits_has_an_interval():
+    lines = [line for line in replay(noisy()).summary().splitlines() if line.lstrip().startswith("FC + ASCC")]
+    # all right, component F1, samples, saved, per component, tokens
+    assert lines[0].count("[") == 6
+
+
+def test_no_interval_of_a_share_or_an_f1_leaves_zero_to_one():
+    frame = replay(noisy()).to_frame()
+    for name in ("accuracy", "component_f1"):
+        assert (frame[f"{name}_low"] >= 0).all()
+        assert (frame[f"{name}_high"] <= 1).all()
 
 
 def test_equal_samples_of_all_questions_are_reported():

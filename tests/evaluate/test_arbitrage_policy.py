@@ -165,6 +165,41 @@ def test_the_interval_of_a_mean_margin_covers_it_in_new_samples():
     assert covered >= 33
 
 
+BANDS = {name: name for name in ("cost_m0", "cost_m1", "market_price", "margin", "held_out_margin", "in_turn_cost")}
+BANDS["cascade_cost"] = "cascade"
+
+
+def test_every_column_of_the_table_has_the_ends_of_its_interval(report):
+    table = report.to_frame()
+    ends = [f"cost_{name}{end}" for name in report.providers for end in ("", "_low", "_high")]
+    named = {column for name, band in BANDS.items() for column in (name, f"{band}_low", f"{band}_high")}
+    assert set(table.columns) == {"solve_rate", "saturated", *ends} | named
+    for name, band in BANDS.items():
+        sold = table[np.isfinite(table[name])]
+        assert (sold[f"{band}_low"] <= sold[f"{band}_high"]).all()
+        # The data's own value is no order statistic of the resamples, but it is seldom outside of 95 % of them.
+        inside = (sold[f"{band}_low"] <= sold[name]) & (sold[name] <= sold[f"{band}_high"])
+        assert inside.sum() >= 0.9 * len(sold)
+
+
+def test_the_market_price_of_the_table_is_that_of_the_market(market, report):
+    table = report.to_frame()
+    assert table["market_price"].to_numpy() == pytest.approx(market.market_price(table["solve_rate"]))
+    assert table["cost_m1"].to_numpy() == pytest.approx(market.provider_prices(table["solve_rate"])[1])
+
+
+def test_every_number_of_the_tables_of_the_summary_has_an_interval(report):
+    for line in report.summary().splitlines():
+        if line.strip()[:2] in ("0.", "1.") and "[" in line:  # a row of solve rates
+            assert line.count("[") == 3
+
+
+def test_an_imperfect_verifier_leaves_no_costs_in_turn():
+    market = random_market(seed=3, n_problems=40, n_attempts=12, max_budget=60, verify_fpr=0.05)
+    table = arbitrage(market, ["m0", "m1"], n_boot=5).to_frame()
+    assert table[["in_turn_cost", "in_turn_cost_low", "in_turn_cost_high"]].isna().all(axis=None)
+
+
 def test_the_summary_prints_thresholds_margins_and_costs(report):
     text = report.summary()
     assert "cascade: m0 → m1" in text

@@ -63,7 +63,13 @@ def test_standard_errors_are_the_roots_of_the_inverse_of_the_full_information():
     info = curvature(found.parameters, responses, Prior(), expected=True)
     full = np.linalg.inv(np.column_stack([info.product(unit) for unit in np.eye(30)]))
     expected = np.sqrt(np.diag(full))
-    assert np.concatenate([found.ability_se, found.difficulty_se]) == pytest.approx(expected[:21], rel=1e-9)
+    errors = np.concatenate([found.ability_se, found.difficulty_se, found.log_discrimination_se])
+    assert errors == pytest.approx(expected, rel=1e-9)
+
+
+def test_discriminations_that_are_held_at_one_have_no_error():
+    found = fit_map(packed(simulated(12, 9, share=0.6)[0]), Prior(log_discrimination=0.0))
+    assert (found.log_discrimination_se == 0).all()
 
 
 def test_with_too_many_subjects_errors_are_those_of_each_block_alone(monkeypatch):
@@ -73,7 +79,7 @@ def test_with_too_many_subjects_errors_are_those_of_each_block_alone(monkeypatch
     responses = packed(simulated(12, 9, share=0.6)[0])
     point = fit_map(responses).parameters
     info = curvature(point, responses, Prior(), expected=True)
-    ability_se, _ = standard_errors(point, responses, Prior())
+    ability_se, *_ = standard_errors(point, responses, Prior())
     assert ability_se == pytest.approx(info.subject**-0.5, rel=1e-12)
 
 

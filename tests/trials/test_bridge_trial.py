@@ -102,9 +102,9 @@ def test_a_folder_without_the_files_says_what_belongs_there(tmp_path):
         load_table(str(tmp_path), "quick", DEFAULTS)
 
 
-def test_without_the_papers_table_the_message_says_what_to_put_where(tmp_path, monkeypatch):
+def test_without_the_papers_table_the_message_says_what_brings_it(tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"the paper's table is not here: put responses.csv and human_minutes.csv"):
+    with pytest.raises(InputError, match=r"^bridge-responses is not here: run assay data get bridge-responses, or"):
         load_table(None, "quick", DEFAULTS)
 
 

@@ -10,7 +10,7 @@ from scipy.stats import beta
 from assay import bench
 from assay._core.errors import InputError
 from assay.decode.tmafc import Recorded, write_samples
-from assay.trials.decode import tmafc
+from assay.trials.decode import tmafc, tmafc_forms
 from assay.trials.decode.tmafc import MAIN, SIMULATED, SMOLLM2
 
 
@@ -87,19 +87,19 @@ def test_the_limits_of_the_thirds_are_those_of_a_beta_distribution():
 
 
 def test_forms_are_always_the_same_and_more_of_them_begin_with_the_fewer():
-    assert tmafc.forms(24)[:8] == tmafc.forms(8)
-    assert len({task.question for task in tmafc.forms(24)}) == 24
+    assert tmafc_forms.forms(24)[:8] == tmafc_forms.forms(8)
+    assert len({task.question for task in tmafc_forms.forms(24)}) == 24
 
 
 def test_the_facts_of_a_form_stand_in_it():
-    for task in tmafc.forms(40):
+    for task in tmafc_forms.forms(40):
         assert all(str(value) in task.question for value in task.gold.values())
 
 
 def test_quick_without_recorded_forms_says_what_records_them(tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"holds the answers to 0 forms .* `assay try tmafc --scale standard` records"):
-        tmafc.filled_forms(None, "quick", SMOLLM2[0].params)
+        tmafc_forms.filled_forms(None, "quick", SMOLLM2[0].params)
 
 
 def test_recorded_forms_need_no_model(tmp_path, monkeypatch):
@@ -110,9 +110,9 @@ def test_recorded_forms_need_no_model(tmp_path, monkeypatch):
         return [f'{{"name": "{pick}"}}' for pick in rng.choice(["Ann", "Bo"], n)]
 
     with monkeypatch.context() as patch:
-        patch.setattr(tmafc.DemoSampler, "__call__", stands_in)
-        first = tmafc.filled_forms(None, "standard", SMOLLM2[0].params)
-    assert tmafc.filled_forms(None, "quick", SMOLLM2[0].params).value == first.value
+        patch.setattr(tmafc_forms.DemoSampler, "__call__", stands_in)
+        first = tmafc_forms.filled_forms(None, "standard", SMOLLM2[0].params)
+    assert tmafc_forms.filled_forms(None, "quick", SMOLLM2[0].params).value == first.value
     assert first.name == "SmolLM2-135M-Instruct fills in 24 forms, 40 samples each"
 
 

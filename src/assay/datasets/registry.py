@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from assay._core.cache import cache_dir
 from assay._core.errors import InputError
+from assay.datasets.convert import minutes_from_jsonl, responses_from_pyirt, runs_from_jsonl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -126,6 +127,50 @@ _JUDGE_PAPER = (
 _JUDGE_SOURCE = "https://github.com/TanXZfra/Judge-Aware-Ranking-Framework-for-LLMs"
 _JUDGE_FILES = "https://raw.githubusercontent.com/TanXZfra/Judge-Aware-Ranking-Framework-for-LLMs/main/data"
 
+_BRIDGE_PAPER = (
+    "Liu, Gala, Nilaksh, Bahdanau, Reddy, Larochelle: BRIDGE: Predicting Human Task Completion Time From Model "
+    "Performance. arXiv:2602.07267, 2026"
+)
+_BRIDGE_SOURCE = "https://github.com/McGill-NLP/BRIDGE"
+_BRIDGE_FILES = "https://raw.githubusercontent.com/McGill-NLP/BRIDGE/main/data"
+_RUNS = {
+    "model": "the model",
+    "task": "the task",
+    "solved": "1 or 0",
+    "input_tokens": "tokens read in the attempt, all its turns together",
+    "output_tokens": "tokens written",
+    "reasoning_tokens": "tokens of reasoning",
+    "num_turns": "turns; these four are empty where they were not recorded",
+}
+
+_MARKET_PAPER = "Olmedo, Schoelkopf, Hardt: Computational Arbitrage in AI Model Markets. arXiv:2603.22404, 2026"
+_MARKET_SOURCE = "https://github.com/RicardoDominguez/computational-arbitrage"
+_MARKET_FILES = "https://raw.githubusercontent.com/RicardoDominguez/computational-arbitrage/main/data/swebench"
+_ATTEMPTS = {
+    "id": "the SWE-bench Verified issue",
+    "mean_cost": "mean cost of an attempt in USD",
+    "attempts": "the attempts, 1 (solved) or 0 each",
+}
+
+
+def _agent(name: str, title: str, sha256: str, size: int, description: str) -> Entry:
+    """Recorded attempts of one coding agent."""
+    return Entry(
+        name=f"market-{name}",
+        title=title,
+        kind="file",
+        file=f"market/{name}.jsonl.gz",
+        sha256=sha256,
+        size=size,
+        url=f"{_MARKET_FILES}/{name}.jsonl",
+        source=_MARKET_SOURCE,
+        licence="none stated",
+        citation=_MARKET_PAPER,
+        description=description,
+        columns=_ATTEMPTS,
+    )
+
+
 ENTRIES: tuple[Entry, ...] = (
     Entry(
         name="judge-votes-arena",
@@ -182,6 +227,105 @@ ENTRIES: tuple[Entry, ...] = (
             "len_a": "characters of the answer of model_a",
             "len_b": "characters of the answer of model_b",
         },
+    ),
+    Entry(
+        name="bridge-responses",
+        title="86,441 responses: which of 176 AI systems solved which of 1,019 tasks",
+        kind="file",
+        file="bridge/responses.csv.gz",
+        sha256="d9cdf0f8645de5beddb98de95e4097e82cb8f7e6d9a27d6af13a5176d7948b94",
+        size=4_543_558,
+        url=f"{_BRIDGE_FILES}/all_a_pyirt.jsonl",
+        convert=responses_from_pyirt,
+        source=_BRIDGE_SOURCE,
+        licence="none stated",
+        citation=_BRIDGE_PAPER,
+        description="Tasks of METR, SWE-bench Verified, MLE-bench, GDPval and Cybench; no system tried all of them.",
+        columns={"model": "the AI system", "task": "the task", "correct": "1 or 0"},
+    ),
+    Entry(
+        name="bridge-human-minutes",
+        title="Human times of 670 tasks of METR and SWE-bench Verified",
+        kind="file",
+        file="bridge/human_minutes.csv",
+        sha256="c409ac8bcf56901dc3b828d5934844e30ee7df690e7c773d34bd2ceb83a43ad2",
+        size=22_582,
+        url=f"{_BRIDGE_FILES}/combined_human_minutes.jsonl",
+        convert=minutes_from_jsonl,
+        source=_BRIDGE_SOURCE,
+        licence="none stated",
+        citation=_BRIDGE_PAPER,
+        description="Minutes for METR's 170 tasks; for SWE-bench's 500 the middles of four classes of human time.",
+        columns={"task": "the task", "human_minutes": "minutes that it takes a person"},
+    ),
+    Entry(
+        name="bridge-release-dates",
+        title="Release dates of 72 AI systems of bridge-responses",
+        kind="file",
+        file="bridge/release_dates.csv",
+        sha256="265d23d92d1b4fa2612844709f9a852b1081f2593f4494c105b3ec8f70a21e93",
+        size=3_657,
+        # Collected from several files of the source: nothing to download in one piece.
+        source=_BRIDGE_SOURCE,
+        licence="none stated",
+        citation=_BRIDGE_PAPER,
+        description="Systems that wrap a model have the model's date.",
+        columns={
+            "model": "the AI system, as in bridge-responses",
+            "alias": "the model in it",
+            "release_date": "such as 2025-08-07",
+        },
+    ),
+    _agent(
+        "mini-coder-4b",
+        "132,336 attempts of the coding agent mini-coder-4b on 445 SWE-bench issues",
+        "08b80b3b26fcfea7bdaf7d70ce0e49fc4faaea6992bc6958f2fe577bc77f656b",
+        432_544,
+        "The cheapest of three agents; many attempts per issue.",
+    ),
+    _agent(
+        "qwen3-coder-30b",
+        "125,185 attempts of the coding agent Qwen3-Coder 30B on 446 SWE-bench issues",
+        "0f142279d6f72a69a6c2e1f9def98aa92d4d8a23d1e85e9e106609ec012e8c09",
+        411_637,
+        "The middle one of three agents; many attempts per issue.",
+    ),
+    _agent(
+        "qwen3-coder-480b",
+        "21,823 attempts of the coding agent Qwen3-Coder 480B on 445 SWE-bench issues",
+        "f3879cd17c5510147715c4814ed80e08909ac7a98383d78e2b1070ddfd0b4147",
+        101_048,
+        "The strongest of three agents, with the fewest attempts per issue.",
+    ),
+    Entry(
+        name="market-swebench-runs",
+        title="2,994 runs of 6 models on 500 SWE-bench tasks, with their tokens",
+        kind="file",
+        file="market/swebench_runs.csv.gz",
+        sha256="797931271bab497899249027f3b9c61e89eb360e3c08145ff07b6e396277af00",
+        size=238_900,
+        url=f"{_BRIDGE_FILES}/swebench_normalized_results.jsonl",
+        convert=runs_from_jsonl,
+        source=_BRIDGE_SOURCE,
+        licence="none stated",
+        citation=_BRIDGE_PAPER,
+        description="One attempt per model and task.",
+        columns=_RUNS,
+    ),
+    Entry(
+        name="market-gdpval-runs",
+        title="3,520 runs of 16 models on 220 GDPval tasks, with their tokens",
+        kind="file",
+        file="market/gdpval_runs.csv.gz",
+        sha256="2bb9e3ed21521594870209c8ed3b08a987d3482e1ae57328ba8f648bf6e42d7a",
+        size=277_092,
+        url=f"{_BRIDGE_FILES}/gdpval_normalized_results.jsonl",
+        convert=runs_from_jsonl,
+        source=_BRIDGE_SOURCE,
+        licence="none stated",
+        citation=_BRIDGE_PAPER,
+        description="One attempt per model and task.",
+        columns=_RUNS,
     ),
     Entry(
         name="demo-lm",

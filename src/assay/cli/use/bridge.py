@@ -15,7 +15,7 @@ from assay.cli.output import save_picture
 if TYPE_CHECKING:
     import pandas as pd
 
-    from assay.evaluate.bridge import Forecast, TimeHorizonIRT
+    from assay.evaluate.bridge import Forecast, Foresight, TimeHorizonIRT
 
 app = typer.Typer(add_completion=False)
 
@@ -84,7 +84,7 @@ def bridge(
         if dates is not None:
             if irt.subjects_["release_date"].isna().all():
                 raise InputError(f"{dates}: none of its models is among the models of {responses}")
-            trend = irt.forecast(level, gap, bootstrap=bootstrap, since=since)  # type: ignore[arg-type]
+            trend = irt.forecast(level, gap, bootstrap=bootstrap, since=since)  # type: ignore[arg-type]  # checked
         test = None if asked is None else _held_out(irt, asked)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         typer.echo(f"warning: {message}", err=True)
@@ -104,12 +104,15 @@ def bridge(
     if trend is not None:
         typer.echo(f"\n{trend.summary()}")
     if test is not None:
-        typer.echo(f"\n{_held_out_text(test)}")
+        typer.echo(f"\n{test.summary()}")
     typer.echo(f"\nWritten to {out}: {', '.join(written)}")
 
 
 def items_table(irt: TimeHorizonIRT, asked: pd.DataFrame | None) -> pd.DataFrame:
     """Tasks with predicted minutes, prediction interval, and what to know about each."""
+    import numpy as np
+    from scipy.stats import norm
+
     items = irt.items_
     reasons = {
         "unsolved by all": items["extreme"] & (items["solve_rate"] == 0),
@@ -122,31 +125,53 @@ def items_table(irt: TimeHorizonIRT, asked: pd.DataFrame | None) -> pd.DataFrame
     rows = zip(*reasons.values(), strict=True)
     flags = ["; ".join(text for text, here in zip(reasons, row, strict=True) if here) for row in rows]
     table = items.reset_index()[["task", "difficulty", "discrimination", "predicted_minutes", "pi_low", "pi_high"]]
-    return table.rename(columns={"pi_low": "low", "pi_high": "high"}).assign(flags=flags)
+    table = table.rename(columns={"pi_low": "low", "pi_high": "high"}).assign(flags=flags)
+    table = _with_ends(table, "difficulty", items["se"], irt.confidence)
+    factor = np.exp(norm.ppf(0.5 + irt.confidence / 2) * items["log_discrimination_se"].to_numpy())
+    a = table["discrimination"]
+    return table.assign(discrimination_low=a / factor, discrimination_high=a * factor)
 
 
 def subjects_table(irt: TimeHorizonIRT) -> pd.DataFrame:
     """Models, the strongest first, with their horizons."""
     table = irt.subjects_.reset_index().sort_values("ability", ascending=False, ignore_index=True)
     table["release_date"] = table["release_date"].dt.strftime("%Y-%m-%d")
+    se = table["se"]
     table = table[["model", "ability", "horizon_50_minutes", "ci_low", "ci_high", "release_date"]]
-    return table.rename(columns={"ci_low": "low", "ci_high": "high"})
+    return _with_ends(table.rename(columns={"ci_low": "low", "ci_high": "high"}), "ability", se, irt.confidence)
 
 
-def forecast_document(irt: TimeHorizonIRT, trend: Forecast | None, test: dict[str, Any] | None) -> dict[str, Any]:
+def _with_ends(table: pd.DataFrame, column: str, se: pd.Series[float], confidence: float) -> pd.DataFrame:
+    """Append the ends of the interval of a latent position."""
+    from scipy.stats import norm
+
+    half = norm.ppf(0.5 + confidence / 2) * se.to_numpy()
+    return table.assign(**{f"{column}_low": table[column] - half, f"{column}_high": table[column] + half})
+
+
+def forecast_document(irt: TimeHorizonIRT, trend: Forecast | None, test: Foresight | None) -> dict[str, Any]:
     """What forecast.json holds; a number that is unknown or infinite is null."""
     line = irt.calibration_
     assert line is not None
+    low, high = line.r_squared_interval()
+    loo_low, loo_high = line.r_squared_loo_interval()
     document: dict[str, Any] = {
         "doubling_months": None,
         "ci_low": None,
         "ci_high": None,
         "n_frontier": None,
         "r2_calibration": line.r_squared,
+        "r2_low": low,
+        "r2_high": high,
         "r2_calibration_leave_one_out": line.r_squared_loo,
+        "r2_leave_one_out_low": loo_low,
+        "r2_leave_one_out_high": loo_high,
         "n_calibration": line.n,
-        "intercept": line.intercept,
-        "slope": line.slope,
+        **{
+            f"{name}{end}": float(row[column])
+            for name, row in line.coefficients().iterrows()
+            for end, column in (("", "value"), ("_low", "low"), ("_high", "high"))
+        },
         "method": irt.method,
     }
     if trend is not None:
@@ -160,7 +185,7 @@ def forecast_document(irt: TimeHorizonIRT, trend: Forecast | None, test: dict[st
             "frontier": trend.models.loc[trend.models["frontier"], "model"].tolist(),
         }
     if test is not None:
-        document["held_out"] = test
+        document["held_out"] = test.to_dict()
     return document
 
 
@@ -176,11 +201,11 @@ def _split(minutes: pd.DataFrame | None, patterns: list[str]) -> tuple[pd.DataFr
     return minutes[~held_out].reset_index(drop=True), minutes[held_out].reset_index(drop=True)
 
 
-def _held_out(irt: TimeHorizonIRT, asked: pd.DataFrame) -> dict[str, Any]:
+def _held_out(irt: TimeHorizonIRT, asked: pd.DataFrame) -> Foresight:
     """Foresight of held-out times, beside always giving the calibration tasks' typical time."""
     import numpy as np
 
-    from assay.evaluate.bridge import score_minutes
+    from assay.evaluate.bridge import foresee
 
     asked = asked[asked["task"].isin(irt.items_.index)]
     if asked.empty:
@@ -190,23 +215,8 @@ def _held_out(irt: TimeHorizonIRT, asked: pd.DataFrame) -> dict[str, Any]:
         task = asked["task"].iloc[int(np.argmax(actual <= 0))]
         raise InputError(f"held-out task {task!r}: its human time is not above zero")
     assert irt.calibration_ is not None
-    typical = np.full(len(actual), np.exp(np.log(irt.calibration_.minutes).mean()))
-    scores = score_minutes(irt.predict_minutes(asked["task"]), actual)
-    return {"n": len(asked), **scores, "typical_time": score_minutes(typical, actual)}
-
-
-def _held_out_text(test: dict[str, Any]) -> str:
-    names = {
-        "r2_log": "R² of log minutes",
-        "log_error": "mean |log ratio|",
-        "within_2x": "within a factor of two",
-        "bucket_accuracy": "right class (<= 15, 60, 240, > 240 min)",
-        "macro_f1": "macro F1 of the classes",
-        "linear_kappa": "linear kappa of the classes",
-    }
-    lines = [f"{test['n']} timed tasks held out:{'':<25}predicted   typical time of the calibration"]
-    lines += [f"  {name:<42}{test[key]:>9.3f}   {test['typical_time'][key]:>9.3f}" for key, name in names.items()]
-    return "\n".join(lines)
+    typical = float(np.exp(np.log(irt.calibration_.minutes).mean()))
+    return foresee(irt.predict_minutes(asked["task"]), actual, typical)
 
 
 def _aliases(path: Path | None) -> dict[str, str] | None:

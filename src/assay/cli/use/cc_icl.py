@@ -206,6 +206,10 @@ def train(
         str | None, typer.Option("--criterion", help="Train under this one alone, to compare with.")
     ] = None,
     layers: Annotated[int, typer.Option("--layers", help="Train the last layers, this many.")] = 8,
+    lora: Annotated[
+        int, typer.Option("--lora", metavar="RANK", help="Train adapters of this rank in them (PEFT), not themselves.")
+    ] = 0,
+    per_episode: Annotated[int, typer.Option("--per-episode", help="Examples made of each episode.")] = 2,
     epochs: Annotated[int, typer.Option("--epochs")] = 1,
     batch_size: Annotated[int, typer.Option("--batch-size", help="Examples a step.")] = 8,
     learning_rate: Annotated[float, typer.Option("--learning-rate")] = 1e-4,
@@ -217,15 +221,19 @@ def train(
 
     Example: `assay use cc-icl train notes/episodes.jsonl -o tuned --epochs 3`
     """
-    from assay.evaluate.cc_icl import MCTConfig, mct_, read_episodes
+    from assay.evaluate.cc_icl import MCTConfig, mct_, read_episodes, with_lora
 
     bench = read_episodes(episodes)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is not an empty folder; name a new one")
     network, processor = _load(model, bench)
-    config = MCTConfig(criterion=criterion, n_layers=layers, n_epochs=epochs, batch_size=batch_size,
-                       learning_rate=learning_rate, seed=seed)  # fmt: skip
+    config = MCTConfig(criterion=criterion, n_layers=None if lora else layers, n_epochs=epochs, batch_size=batch_size,
+                       per_episode=per_episode, learning_rate=learning_rate, seed=seed)  # fmt: skip
+    if lora:
+        network = with_lora(network, lora, n_layers=layers, seed=seed)
     losses = mct_(network, processor, bench, config)
+    if lora:
+        network = network.merge_and_unload()
     _make_folder(out)
     network.save_pretrained(out)
     processor.save_pretrained(out)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
+from assay.cli.output import save_picture
 
 if TYPE_CHECKING:
     from assay.decode.tmafc import Answer, Sampler
@@ -80,7 +81,7 @@ def replay(
     by_question.insert(2, "answer", [_json(answer) for answer in found.questions["answer"]])
     write_table(found.to_frame(), out / "methods.csv")
     write_table(by_question, out / "questions.csv")
-    _save(found.plot(), out / "methods.png")
+    save_picture(found.plot(), out / "methods.png")
     typer.echo(found.summary())
     typer.echo(f"\nWritten: {out / 'methods.csv'}, {out / 'questions.csv'}, {out / 'methods.png'}")
 
@@ -203,14 +204,18 @@ def _line(found: Answer) -> dict[str, Any]:
 
 
 def _told(lines: list[dict[str, Any]]) -> str:
+    from assay.decode.tmafc.compare import mean_interval
+
     n_samples = [int(item["n_samples"]) for item in lines]
+    mean, low, high = mean_interval(n_samples)
+    ends = f" [{low:.1f}, {high:.1f}]" if len(lines) > 1 else ""
     open_ones = sum(not item["converged"] for item in lines)
     calls = sum(int(item["calls_overhead"]) for item in lines)
     tokens = [item["n_tokens"] for item in lines]
     counted = "" if None in tokens else f", {sum(tokens)} tokens generated"
     return (
-        f"{len(lines)} answers from {sum(n_samples)} samples (median {sorted(n_samples)[len(n_samples) // 2]} a "
-        f"question) and {calls} overhead calls{counted}; {open_ones} not settled"
+        f"{len(lines)} answers from {sum(n_samples)} samples ({mean:.1f}{ends} a question) and {calls} overhead "
+        f"calls{counted}; {open_ones} not settled"
     )
 
 
@@ -237,13 +242,6 @@ def _json(value: Any) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _save(figure: Any, path: Path) -> None:
-    from assay._core.files import replacing
-
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import pandas as pd
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
     from numpy.typing import ArrayLike
 
     from assay.decode.tmafc.history import History
@@ -80,26 +80,26 @@ class Replay:
         """One row per method, with 95 % intervals over questions.
 
         Columns: method, n_questions, accuracy (all components right), component_f1, agrees, samples, requests (per
-        component), tokens (NaN where not recorded), each with ``_low`` and ``_high``; saved_percent, of the samples of
-        self-consistency.
+        component), tokens (NaN where not recorded) and saved_percent (of the samples of self-consistency, paired by
+        question), each with ``_low`` and ``_high``.
         """
         import pandas as pd
 
         rows = []
-        full = self.questions.loc[self.questions["method"] == "SC", "samples"].mean()
+        full = self.questions.loc[self.questions["method"] == "SC", "samples"].to_numpy()
         for method in dict.fromkeys(self.questions["method"]):
             mine = self.questions[self.questions["method"] == method]
             row: dict[str, Any] = {"method": method, "n_questions": len(mine)}
             for name, source, interval in (
                 ("accuracy", mine["right"], _wilson),
-                ("component_f1", mine["component_f1"], _normal),
+                ("component_f1", mine["component_f1"], _within_one),
                 ("agrees", mine["agrees"], _wilson),
-                ("samples", mine["samples"], _normal),
-                ("requests", mine["requests"] / mine["components"], _normal),
-                ("tokens", mine["tokens"], _normal),
+                ("samples", mine["samples"], mean_interval),
+                ("requests", mine["requests"] / mine["components"], mean_interval),
+                ("tokens", mine["tokens"], mean_interval),
             ):
                 row[name], row[f"{name}_low"], row[f"{name}_high"] = interval(source)
-            row["saved_percent"] = 100 * (1 - row["samples"] / full)
+            row["saved_percent"], row["saved_percent_low"], row["saved_percent_high"] = _saved(mine["samples"], full)
             rows.append(row)
         return pd.DataFrame(rows)
 
@@ -116,10 +116,10 @@ class Replay:
         if has_gold:
             columns["component F1"] = _cells(frame, "component_f1", "{:.3f}")
         columns["samples"] = _cells(frame, "samples", "{:.1f}")
-        columns["saved"] = frame["saved_percent"].map("{:.0f} %".format)
-        columns["per component"] = frame["requests"].map("{:.1f}".format)
+        columns["saved, %"] = _cells(frame, "saved_percent", "{:.0f}")
+        columns["per component"] = _cells(frame, "requests", "{:.1f}")
         if has_tokens:
-            columns["tokens"] = frame["tokens"].map("{:.0f}".format)
+            columns["tokens"] = _cells(frame, "tokens", "{:.0f}")
         import pandas as pd
 
         n = int(frame["n_questions"].iloc[0])
@@ -130,27 +130,27 @@ class Replay:
         names = [f"{method:16} {_LONG[method]}" for method in frame["method"]]
         return "\n".join([head, "", pd.DataFrame(columns).to_string(index=False), "", *names])
 
-    def plot(self) -> Figure:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw quality against the samples paid for, with 95 % intervals: up and to the left is better."""
-        from matplotlib.figure import Figure
+        if ax is None:
+            from matplotlib import pyplot as plt
 
+            _, ax = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
         frame = self.to_frame()
         quality = "accuracy" if bool(frame["accuracy"].notna().all()) else "agrees"
-        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-        axes = figure.subplots()
         for row, colour, marker in zip(frame.to_dict("records"), _COLOURS, _MARKERS, strict=False):
             x, y = row["samples"], row[quality]
             across = [[x - row["samples_low"]], [row["samples_high"] - x]]
             up = [[y - row[f"{quality}_low"]], [row[f"{quality}_high"] - y]]
-            axes.errorbar(
+            ax.errorbar(
                 x, y, xerr=across, yerr=up, fmt=marker, color=colour, markersize=8, capsize=3, label=row["method"]
             )
-        axes.set_xlabel("samples per question")
+        ax.set_xlabel("samples per question")
         label = "answers with every component right" if quality == "accuracy" else "answers as all samples would give"
-        axes.set_ylabel(f"{label} (share)")
-        axes.set_xlim(left=0)
-        figure.legend(loc="outside right upper", frameon=False)
-        return figure
+        ax.set_ylabel(f"{label} (share)")
+        ax.set_xlim(left=0)
+        ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False)
+        return ax
 
 
 def replay(
@@ -255,12 +255,25 @@ def _same(one: Outcome, other: Outcome) -> bool:
     return all(normalised(one.answer.get(name)) == normalised(value) for name, value in other.answer.items())
 
 
-def _normal(values: ArrayLike) -> tuple[float, float, float]:
+def mean_interval(values: ArrayLike) -> tuple[float, float, float]:
     """Mean with the ends of its 95 % interval (central limit theorem); NaN ends for a single value."""
     data = np.asarray(values, dtype=np.float64)
     mean = float(data.mean())
     half = _Z * float(data.std(ddof=1)) / math.sqrt(len(data)) if len(data) > 1 else math.nan
     return mean, mean - half, mean + half
+
+
+def _within_one(values: ArrayLike) -> tuple[float, float, float]:
+    mean, low, high = mean_interval(values)
+    return mean, float(np.maximum(low, 0.0)), float(np.minimum(high, 1.0))
+
+
+def _saved(paid: ArrayLike, full: ArrayLike) -> tuple[float, float, float]:
+    """Percent saved beside `full`, with the 95 % interval of a ratio of means of pairs (delta method)."""
+    some, every = np.asarray(paid, dtype=np.float64), np.asarray(full, dtype=np.float64)
+    ratio = float(some.mean() / every.mean())
+    _, low, high = mean_interval((some - ratio * every) / every.mean())
+    return 100 * (1 - ratio), 100 * (1 - ratio + low), 100 * (1 - ratio + high)
 
 
 def _wilson(values: ArrayLike) -> tuple[float, float, float]:

@@ -202,7 +202,7 @@ def _rows(path: str | os.PathLike[str], names: Mapping[str, str]) -> list[tuple[
         if name not in frame.columns:
             has = ", ".join(repr(str(column)) for column in frame.columns)
             raise InputError(f"{path}: no column {name!r}; it has {has}")
-    rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]
+    rows = [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
     if not rows:
         raise InputError(f"{path} has no rows; expected at least one question")
     return [(f"{Path(path)}, row {number}", row) for number, row in enumerate(rows, start=1)]

@@ -150,7 +150,7 @@ class TransformersSampler:
         # generate() draws from the global state: it is seeded for this call, and put back after it.
         with torch.random.fork_rng(devices=[self.model.device] if is_cuda else []), torch.inference_mode():
             torch.manual_seed(child_seed(self.seed, prompt, self._n_asked[prompt]))
-            made = self.model.generate(  # type: ignore[operator]
+            made = self.model.generate(  # type: ignore[operator]  # transformers types it as Tensor or Module
                 input_ids=given["input_ids"].expand(n, -1),
                 attention_mask=given["attention_mask"].expand(n, -1),
                 max_new_tokens=self.max_new_tokens,

@@ -21,7 +21,7 @@ from assay.evaluate.arbitrage.curves import (
 )
 from assay.evaluate.arbitrage.policy import CascadePolicy
 from assay.evaluate.arbitrage.report import ArbitrageReport, Estimate, Margins
-from assay.evaluate.arbitrage.search import frontiers, market_prices, scores
+from assay.evaluate.arbitrage.search import frontiers, market_prices, provider_prices, scores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -209,28 +209,26 @@ def _table(
     rates[N_ROWS - 1] = market.frontier  # and not a rounding error above it
     # An interval compares the same place below the best single provider, which moves with the difficulty of the tasks.
     same = rates * (frontiers(market, weights) / market.frontier)[:, None]
-    of_providers = market.provider_prices(rates)
-    market_price = of_providers.min(axis=0)
+    each = list(provider_prices(market, weights, same))
+    of_market = np.min(each, axis=0)
+    columns = {"solve_rate": rates}
+    for name, costs in zip(market.providers, each, strict=True):
+        columns |= _with_band(f"cost_{name}", costs)
+    columns |= _with_band("market_price", of_market)
     cost = alone.prices(same)
-    margins = margin(market_prices(market, weights, same), cost)
-    cost_low, cost_high = _band(cost)
-    margin_low, margin_high = _band(margins)
-    return pd.DataFrame(
-        {
-            "solve_rate": rates,
-            **{f"cost_{name}": row for name, row in zip(market.providers, of_providers, strict=True)},
-            "market_price": market_price,
-            "cascade_cost": cost[0],
-            "cascade_low": cost_low,
-            "cascade_high": cost_high,
-            "margin": margins[0],
-            "margin_low": margin_low,
-            "margin_high": margin_high,
-            "held_out_margin": margin(market_price, apart.prices(same)[0]),
-            "in_turn_cost": np.nan if in_turn is None else in_turn.prices(same)[0],
-            "saturated": _saturated(market, policy, alone, of_providers, rates),
-        }
-    )
+    columns |= _with_band("cascade_cost", cost, "cascade")
+    columns |= _with_band("margin", margin(of_market, cost))
+    columns |= _with_band("held_out_margin", margin(of_market, apart.prices(same)))
+    unknown = dict.fromkeys(("in_turn_cost", "in_turn_cost_low", "in_turn_cost_high"), np.full(len(rates), np.nan))
+    columns |= unknown if in_turn is None else _with_band("in_turn_cost", in_turn.prices(same))
+    columns["saturated"] = _saturated(market, policy, alone, np.stack([costs[0] for costs in each]), rates)
+    return pd.DataFrame(columns)
+
+
+def _with_band(name: str, samples: Array, band: str | None = None) -> dict[str, Array]:
+    """The data's own values, and the ends of their interval."""
+    low, high = _band(samples)
+    return {name: samples[0], f"{band or name}_low": low, f"{band or name}_high": high}
 
 
 def _band(samples: Array) -> tuple[Array, Array]:

@@ -33,13 +33,15 @@ def plain(text: str) -> str:
 
 
 def draw_cost(table: pd.DataFrame, providers: Sequence[str], label: str, unit: str, ax: Axes | None) -> Axes:
-    """Cost per task against solve rate: every provider alone, and the cascade with its interval."""
+    """Cost per task against solve rate: every provider alone and the cascade, with their intervals."""
     ax = new_axes(ax)
     rate = table["solve_rate"].to_numpy()
     for number, name in enumerate(providers):
         cost = table[f"cost_{name}"].to_numpy()
         if np.isfinite(cost).any():
             colour = COLOURS[number % 5]
+            low, high = (_gaps(table[f"cost_{name}_{end}"].to_numpy()) for end in ("low", "high"))
+            ax.fill_between(rate, low, high, color=colour, alpha=0.1, linewidth=0)
             ax.plot(rate, _gaps(cost), color=colour, linestyle=STYLES[number % len(STYLES)], label=plain(name))
     low, high = _gaps(table["cascade_low"].to_numpy()), _gaps(table["cascade_high"].to_numpy())
     ax.fill_between(rate, low, high, color=CASCADE, alpha=0.2, linewidth=0)
@@ -67,6 +69,8 @@ def draw_margin(table: pd.DataFrame, providers: Sequence[str], label: str, unit:
         label="95 % interval",
     )
     ax.plot(rate, 100 * sold["margin"], color=CASCADE, linewidth=2, label="tasks it was fitted on")
+    low, high = (100 * sold[f"held_out_margin_{end}"] for end in ("low", "high"))
+    ax.fill_between(rate, low, high, color=COLOURS[0], alpha=0.1, linewidth=0)
     ax.plot(rate, 100 * sold["held_out_margin"], color=COLOURS[0], linestyle="--", label="held-out tasks")
     ax.set(xlabel="solve rate", ylabel="margin (% of the best single price)", title=plain(label))
     ax.set_ylim(bottom=0)

@@ -82,8 +82,9 @@ class ArbitrageReport:
         Mean margin of asking the same providers in turn, one attempt each, which needs no fitting (NaN where the
         verifier is imperfect).
     table : DataFrame
-        A row per solve rate: solve_rate, cost_<provider>, market_price, cascade_cost, cascade_low, cascade_high,
-        margin, margin_low, margin_high, held_out_margin, in_turn_cost, saturated.
+        A row per solve rate: solve_rate, cost_<provider>, market_price, cascade_cost, margin, held_out_margin and
+        in_turn_cost, each with the ends of its 95 % interval (``market_price_low`` and so on; those of the cascade's
+        cost are ``cascade_low`` and ``cascade_high``), and saturated.
     """
 
     policy: CascadePolicy
@@ -121,7 +122,7 @@ class ArbitrageReport:
 
     def summary(self) -> str:
         """A table to print."""
-        width = 78
+        width = 86
         stages = " → ".join(self.policy.order_)
         lines = [
             "Cascade beside the best single provider".center(width),
@@ -145,17 +146,17 @@ class ArbitrageReport:
         ):
             lines.append(f"  {label:<38}{found.value:>10.3f}   [{found.low:.3f}, {found.high:.3f}]")
         lines.append("-" * width)
-        lines.append(
-            f"{'solve rate':>10} {'best single':>14} {'cascade':>12} {'95 % interval':>22} {'held-out margin':>16}"
-        )
+        lines.append(f"{'solve rate':>10}  {'best single':<26}{'cascade':<26}held-out margin")
         for _, row in self._shown().iterrows():
-            interval = f"[{row['cascade_low']:.4g}, {row['cascade_high']:.4g}]"
-            lines.append(
-                f"{row['solve_rate']:>10.3f} {row['market_price']:>14.4g} {row['cascade_cost']:>12.4g} {interval:>22} "
-                f"{row['held_out_margin']:>16.3f}"
-            )
+            best = Estimate(row["market_price"], row["market_price_low"], row["market_price_high"])
+            cost = Estimate(row["cascade_cost"], row["cascade_low"], row["cascade_high"])
+            ends = f"[{row['held_out_margin_low']:.3f}, {row['held_out_margin_high']:.3f}]"
+            lines.append(f"{row['solve_rate']:>10.3f}  {best!s:<26}{cost!s:<26}{row['held_out_margin']:.3f} {ends}")
         lines.append("=" * width)
-        lines.append(f"Costs are {self.unit} per task. A margin is the part of the best single provider's price saved.")
+        lines.append(
+            f"Costs are {self.unit} per task, with 95 % intervals. A margin is the part of the best single provider's "
+            "price saved."
+        )
         lines.extend(self.notes())
         return "\n".join(lines)
 

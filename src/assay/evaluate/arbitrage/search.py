@@ -82,14 +82,19 @@ def cascade_prices(
     return np.stack([price(*row) for row in zip(solves, spend, rates, strict=True)])
 
 
-def market_prices(market: Market, weights: Array, rates: Array) -> Array:
-    """C = min over providers, at the solve rates of each sample: (n_samples, n_rates)."""
-    best = np.full(rates.shape, np.inf)
+def provider_prices(market: Market, weights: Array, rates: Array) -> Iterator[Array]:
+    """For each provider what it alone asks for the solve rates of each sample: (n_samples, n_rates)."""
     for provider in range(len(market.providers)):
         solved = weights @ market.solved[provider]
         accepted = solved if market.accepted is market.solved else weights @ market.accepted[provider]
         spend = expected_spend(accepted, market.budgets)
-        alone = np.stack([price(*row) for row in zip(solved, spend, rates, strict=True)])
+        yield np.stack([price(*row) for row in zip(solved, spend, rates, strict=True)])
+
+
+def market_prices(market: Market, weights: Array, rates: Array) -> Array:
+    """C = min over providers, at the solve rates of each sample: (n_samples, n_rates)."""
+    best = np.full(rates.shape, np.inf)
+    for alone in provider_prices(market, weights, rates):
         best = np.minimum(best, alone)
     return best
 

@@ -9,11 +9,12 @@ fit (the posterior's mode by Newton's method under fixed normal priors), standar
 binomial counts are ours, and the paper's variational fit is there as ``method="svi"``.
 
 The folder: `responses` and `side_tables` read and code, `likelihood` is the model, `posterior`, `variational` and
-`marginal` fit it, `calibration` and `horizons` turn it into time, `irt` is the estimator around them, `baselines` is
-what people use otherwise.
+`marginal` fit it, `calibration` and `horizons` turn it into time, `foresight` scores that time on
+held-out tasks, `irt` is the estimator around them, `baselines` is what people use otherwise.
 """
 
-from assay.evaluate.bridge.calibration import Calibration, score_minutes
+from assay.evaluate.bridge.calibration import Calibration
+from assay.evaluate.bridge.foresight import Foresight, foresee, score_minutes
 from assay.evaluate.bridge.horizons import Forecast
 from assay.evaluate.bridge.irt import TimeHorizonIRT
 from assay.evaluate.bridge.responses import read_responses
@@ -22,7 +23,9 @@ from assay.evaluate.bridge.side_tables import read_dates, read_minutes
 __all__ = [
     "Calibration",
     "Forecast",
+    "Foresight",
     "TimeHorizonIRT",
+    "foresee",
     "read_dates",
     "read_minutes",
     "read_responses",

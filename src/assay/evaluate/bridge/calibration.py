@@ -10,6 +10,7 @@ import pandas as pd
 from scipy import stats
 
 from assay._core.errors import InputError
+from assay.evaluate.bridge.foresight import resampled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
     from assay.evaluate.bridge.likelihood import Array
 
-#: Upper ends, in minutes, of the first three of SWE-bench's four classes of human time.
-BUCKETS = (15.0, 60.0, 240.0)
+#: Draws of the bootstrap behind the intervals of R², and their seed.
+N_BOOT, SEED = 2000, 42
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,46 @@ class Calibration:
         middle = self.intercept + self.slope * np.asarray(difficulty)
         return np.exp(middle - half), np.exp(middle + half)
 
+    def coefficients(self, confidence: float = 0.95) -> pd.DataFrame:
+        """Intercept and slope with t intervals: index intercept, slope; columns value, low, high."""
+        value = np.array([self.intercept, self.slope])
+        gap = self.difficulty - self.difficulty.mean()
+        variance = [float(self.line_variance(np.zeros(1))[0]), self.residual_sd**2 / float(gap @ gap)]
+        half = float(stats.t.ppf(0.5 + confidence / 2, self.n - 2)) * np.sqrt(variance)
+        columns = {"value": value, "low": value - half, "high": value + half}
+        return pd.DataFrame(columns, index=["intercept", "slope"])
+
+    def r_squared_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Interval of R² by bootstrap over the tasks, on Fisher's z scale.
+
+        z = artanh(r) has almost the same spread whatever r is, so its standard error over resampled tasks and a t
+        quantile give an interval; its ends go back through r = tanh(z). Fisher's own standard error 1/√(n − 3) is for
+        bivariate normal data, and difficulties of several suites are not normal: with heavy-tailed residuals its 95 %
+        interval holds R² in 80 % of simulated tables however many the tasks (a percentile bootstrap: in 84 % where
+        there are ten); this one in 90 to 97 % of 400 tables of each kind and size from 10 to 500.
+        """
+        b, y = (values - values.mean() for values in (self.difficulty, np.log(self.minutes)))
+        drawn = np.concatenate(
+            [
+                _correlation(*(counts @ np.stack([b, y, b * b, y * y, b * y], axis=1) / self.n).T)
+                for counts in resampled(self.n, N_BOOT, SEED)
+            ]
+        )
+        z, draws = _fisher(np.sqrt(self.r_squared) * np.sign(self.slope)), _fisher(drawn[np.isfinite(drawn)])
+        half = float(stats.t.ppf(0.5 + confidence / 2, self.n - 2)) * float(draws.std()) if len(draws) else np.inf
+        low, high = np.tanh([z - half, z + half])
+        smallest = 0.0 if low < 0 < high else min(low**2, high**2)
+        return float(smallest), float(max(low**2, high**2))
+
+    def r_squared_loo_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Percentile bootstrap over the tasks, each with the prediction of the line through the others as it is."""
+        squares = np.stack(_left_out(self.difficulty, np.log(self.minutes), self.intercept, self.slope), axis=1) ** 2
+        sums = np.concatenate([counts @ squares for counts in resampled(self.n, N_BOOT, SEED)])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            drawn = 1.0 - sums[:, 0] / sums[:, 1]
+        low, high = np.nanquantile(drawn, [0.5 - confidence / 2, 0.5 + confidence / 2])
+        return float(low), float(high)
+
     def extrapolates(self, difficulty: Array) -> NDArray[np.bool_]:
         """Whether each difficulty lies outside those of the calibration tasks."""
         return np.asarray((difficulty < self.difficulty.min()) | (difficulty > self.difficulty.max()), np.bool_)
@@ -97,15 +138,19 @@ class Calibration:
         predicted = self.predict(self.difficulty)
         return pd.DataFrame({"difficulty": self.difficulty, "minutes": self.minutes, "predicted_minutes": predicted})
 
-    def summary(self) -> str:
-        """The line in words."""
-        sxx = float(np.sum((self.difficulty - self.difficulty.mean()) ** 2))
-        half = stats.t.ppf(0.975, self.n - 2) * self.residual_sd / np.sqrt(sxx)
-        low, high = np.exp(self.slope - half), np.exp(self.slope + half)
+    def summary(self, confidence: float = 0.95) -> str:
+        """The line in words, every number with its interval."""
+        line = self.coefficients(confidence)
+        factor = np.exp(line.loc["slope"].astype(float))
+        low, high = self.r_squared_interval(confidence)
+        loo_low, loo_high = self.r_squared_loo_interval(confidence)
+        ends = [f"{name} [{row['low']:.3f}, {row['high']:.3f}]" for name, row in line.iterrows()]
         return (
             f"log(minutes) = {self.intercept:.3f} + {self.slope:.3f} × difficulty, on {self.n} timed tasks\n"
-            f"R² {self.r_squared:.3f} on these tasks, {self.r_squared_loo:.3f} each predicted from the others\n"
-            f"one unit of difficulty: human time ×{np.exp(self.slope):.2f} [{low:.2f}, {high:.2f}]"
+            f"  {', '.join(ends)} ({confidence:.0%} intervals)\n"
+            f"R² {self.r_squared:.3f} [{low:.3f}, {high:.3f}] on these tasks, "
+            f"{self.r_squared_loo:.3f} [{loo_low:.3f}, {loo_high:.3f}] each predicted from the others\n"
+            f"one unit of difficulty: human time ×{factor['value']:.2f} [{factor['low']:.2f}, {factor['high']:.2f}]"
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -145,52 +190,36 @@ def calibrate(difficulty: ArrayLike, minutes: ArrayLike) -> Calibration:
     slope = float(gap @ y) / sxx
     intercept = float(y.mean() - slope * x.mean())
     residual = y - intercept - slope * x
-    total = float(np.sum((y - y.mean()) ** 2))
-    leverage = 1.0 / len(x) + gap**2 / sxx
-    left_out = residual / np.maximum(1.0 - leverage, 1e-12)
-    # Leaving a task out also moves the mean that it is compared with: y_i − mean of the others.
-    total_loo = float(np.sum(((y - y.mean()) * len(x) / (len(x) - 1)) ** 2))
+    left_out, total_loo = _left_out(x, y, intercept, slope)
     return Calibration(
         intercept,
         slope,
         float(np.sqrt(residual @ residual / (len(x) - 2))),
-        _r_squared(residual, total),
+        _r_squared(residual, y - y.mean()),
         _r_squared(left_out, total_loo),
         x,
         np.asarray(minutes, np.float64),
     )
 
 
-def _r_squared(residual: Array, total: float) -> float:
-    return 1.0 - float(residual @ residual) / total if total > 0 else float("nan")
+def _left_out(x: Array, y: Array, intercept: float, slope: float) -> tuple[Array, Array]:
+    """Each task's distance from the line through the others, and from their mean."""
+    gap = x - x.mean()
+    leverage = 1.0 / len(x) + gap**2 / float(gap @ gap)
+    return (y - intercept - slope * x) / np.maximum(1.0 - leverage, 1e-12), (y - y.mean()) * len(x) / (len(x) - 1)
 
 
-def score_minutes(predicted: Array, actual: Array) -> dict[str, float]:
-    """How well predicted minutes foresee human minutes, on tasks whose times were used nowhere.
+def _r_squared(residual: Array, total: Array) -> float:
+    return 1.0 - float(residual @ residual) / float(total @ total) if total.any() else float("nan")
 
-    Returns
-    -------
-    dict
-        `r2_log` (of log minutes), `log_error` (mean |log ratio|), `within_2x` (share within a factor of two), and for
-        the classes up to 15, 60, 240 minutes and above: `bucket_accuracy`, `macro_f1` (over classes that occur) and
-        `linear_kappa`.
 
-    Examples
-    --------
-    >>> score_minutes(np.array([10.0, 30.0]), np.array([12.0, 100.0]))["within_2x"]
-    0.5
-    """
-    from sklearn.metrics import cohen_kappa_score, f1_score
+def _correlation(x: Array, y: Array, xx: Array, yy: Array, xy: Array) -> Array:
+    """From means of x, y and their products; NaN where either does not vary."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((xy - x * y) / np.sqrt(np.maximum(xx - x * x, 0.0) * np.maximum(yy - y * y, 0.0)))
 
-    gap = np.log(predicted) - np.log(actual)
-    total = np.log(actual) - np.log(actual).mean()
-    found, true = (np.digitize(minutes, BUCKETS, right=True) for minutes in (predicted, actual))
-    one_class = len(set(found) | set(true)) == 1
-    return {
-        "r2_log": _r_squared(gap, float(total @ total)),
-        "log_error": float(np.abs(gap).mean()),
-        "within_2x": float((np.abs(gap) <= np.log(2.0) + 1e-12).mean()),
-        "bucket_accuracy": float((found == true).mean()),
-        "macro_f1": float(f1_score(true, found, average="macro")),
-        "linear_kappa": float("nan") if one_class else float(cohen_kappa_score(true, found, weights="linear")),
-    }
+
+def _fisher(r: ArrayLike) -> Array:
+    """artanh, finite at ±1."""
+    edge = 1.0 - 1e-12
+    return np.asarray(np.arctanh(np.clip(r, -edge, edge)), np.float64)

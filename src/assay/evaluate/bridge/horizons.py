@@ -105,8 +105,8 @@ class Forecast:
         What was resampled: the points of the frontier as it stands (the paper's), or all dated models with the frontier
         chosen anew each time (stricter).
     models : DataFrame
-        Dated models by date: model, release_date, month, position (difficulty of the horizon), horizon_minutes,
-        frontier.
+        Dated models by date: model, release_date, month, position (difficulty of the horizon), horizon_minutes, low,
+        high (NaN where the standard error of the position is not known), frontier.
     draws : (n_boot, 2) float
         Bootstrapped (intercept, slope).
     calibration : Calibration
@@ -157,8 +157,10 @@ class Forecast:
             f"[{self.ci_low:.1f}, {self.ci_high:.1f}] ({self.confidence:.0%} bootstrap over {resampled})",
             f"{self.n_frontier} of {len(self.models)} dated models are on the frontier:",
         ]
-        for name, date, minutes in shown[["model", "release_date", "horizon_minutes"]].itertuples(index=False):
-            lines.append(f"  {date:%Y-%m-%d}  {readable(minutes):>9}  {name}")
+        columns = ["model", "release_date", "horizon_minutes", "low", "high"]
+        for name, date, minutes, low, high in shown[columns].itertuples(index=False):
+            ends = f"[{readable(low)}, {readable(high)}]" if np.isfinite(low) else ""
+            lines.append(f"  {date:%Y-%m-%d}  {readable(minutes):>9}  {ends:<22} {name}")
         return "\n".join(lines)
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -184,7 +186,7 @@ def forecast(
     Parameters
     ----------
     dated : DataFrame
-        model, release_date, position: dated models only.
+        model, release_date, position: dated models only; and, if known, se (of the position).
     calibration : Calibration
     level : float
         Of the horizon that `position` speaks of.
@@ -199,6 +201,8 @@ def forecast(
     models = dated.sort_values(["release_date", "position"], ascending=[True, False], ignore_index=True)
     models["month"] = month_number(models["release_date"])
     models["horizon_minutes"] = calibration.predict(models["position"].to_numpy())
+    se = models["se"].to_numpy(np.float64) if "se" in models else np.full(len(models), np.nan)
+    models["low"], models["high"] = calibration.interval(models["position"].to_numpy(), confidence, se)
     month, position = models["month"].to_numpy(), models["position"].to_numpy()
     # The order of days decides who came first, whole months where a point lies on the line.
     day = models["release_date"].to_numpy().astype("datetime64[D]").astype(np.float64)
@@ -242,7 +246,7 @@ def forecast(
         intercept=intercept,
         confidence=confidence,
         bootstrap=bootstrap,
-        models=models[["model", "release_date", "month", "position", "horizon_minutes", "frontier"]],
+        models=models[["model", "release_date", "month", "position", "horizon_minutes", "low", "high", "frontier"]],
         draws=draws,
         calibration=calibration,
     )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 METHODS = ("map", "svi", "mml")
 
 
-class TimeHorizonIRT(BaseEstimator):  # type: ignore[misc]
+class TimeHorizonIRT(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Put models and tasks on one scale, and that scale into human minutes.
 
     Model j solves task i with probability sigmoid(a_i (theta_j − b_i)). The human minutes of some tasks turn
@@ -68,10 +68,10 @@ class TimeHorizonIRT(BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     items_ : DataFrame, by task
-        difficulty, discrimination, se (of the difficulty), n_responses, solve_rate, extreme (solved by all or by none:
-        the prior decides its place), few (under `min_responses`), human_minutes, calibration (took part in it),
-        predicted_minutes, pi_low, pi_high (prediction interval), extrapolated (easier or harder than every task of the
-        calibration).
+        difficulty, discrimination, se (of the difficulty), log_discrimination_se, n_responses, solve_rate, extreme
+        (solved by all or by none: the prior decides its place), few (under `min_responses`), human_minutes, calibration
+        (took part in it), predicted_minutes, pi_low, pi_high (prediction interval), extrapolated (easier or harder than
+        every task of the calibration).
     subjects_ : DataFrame, by model
         ability, se, n_responses, solve_rate, extreme, release_date, horizon_50_minutes, ci_low, ci_high (the interval
         holds the uncertainty of the ability and of the calibration line).
@@ -256,6 +256,7 @@ class TimeHorizonIRT(BaseEstimator):  # type: ignore[misc]
                 "model": self.subjects_.index,
                 "release_date": self.subjects_["release_date"].to_numpy(),
                 "position": self._horizon_positions(q, how),
+                "se": self.subjects_["se"].to_numpy(),
             }
         )
         undated = models["release_date"].isna()
@@ -286,7 +287,7 @@ class TimeHorizonIRT(BaseEstimator):  # type: ignore[misc]
             return "\n".join([*lines, "no human times: difficulties have no minutes"])
         lines += [
             "",
-            self.calibration_.summary(),
+            self.calibration_.summary(self.confidence),
             "",
             f"Strongest models, 50 % horizon with {self.confidence:.0%} interval:",
         ]
@@ -325,6 +326,7 @@ class TimeHorizonIRT(BaseEstimator):  # type: ignore[misc]
                 "difficulty": found.parameters.difficulty,
                 "discrimination": np.exp(found.parameters.log_discrimination),
                 "se": found.difficulty_se,
+                "log_discrimination_se": found.log_discrimination_se,
                 "n_responses": n_responses,
                 "solve_rate": solve_rate,
                 "extreme": (solve_rate == 0) | (solve_rate == 1),

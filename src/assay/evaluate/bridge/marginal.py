@@ -76,6 +76,7 @@ def fit_mml(responses: Responses, *, n_nodes: int = N_NODES, max_iter: int = 500
         Parameters(ability, found.x[n_items:], found.x[:n_items]),
         spread,
         np.sqrt(np.diag(covariance)[n_items:]),
+        np.sqrt(np.diag(covariance)[:n_items]),
         float(marginal.sum()),
         int(found.nit),
         bool(np.abs(found.jac).max() < 1e-3),

@@ -30,7 +30,9 @@ def draw_calibration(calibration: Calibration, ax: Axes | None = None) -> Axes:
     grid = np.linspace(b.min(), b.max(), 100)
     low, high = calibration.interval(grid)
     ax.fill_between(grid, low, high, color=BLUE, alpha=0.15, linewidth=0, label="95 % prediction band")
-    ax.plot(grid, calibration.predict(grid), color=BLUE, label=f"R² {calibration.r_squared:.2f}, n = {calibration.n}")
+    r2_low, r2_high = calibration.r_squared_interval()
+    text = f"R² {calibration.r_squared:.2f} [{r2_low:.2f}, {r2_high:.2f}], n = {calibration.n}"
+    ax.plot(grid, calibration.predict(grid), color=BLUE, label=text)
     ax.plot(b, calibration.minutes, "o", color=VERMILION, markersize=4, alpha=0.7, label="timed tasks")
     ax.set_xlabel("difficulty b (latent units)")
     ax.set_ylabel("human time")
@@ -52,7 +54,10 @@ def draw_forecast(forecast: Forecast, ax: Axes | None = None) -> Axes:
     text = f"doubles in {forecast.doubling_months:.1f} months [{forecast.ci_low:.1f}, {forecast.ci_high:.1f}]"
     ax.plot(line["date"], line["horizon_minutes"], color=BLUE, label=text)
     ax.plot(others["release_date"], others["horizon_minutes"], "o", color=GREY, markersize=4, label="other models")
-    ax.plot(front["release_date"], front["horizon_minutes"], "D", color=VERMILION, markersize=5, label="frontier")
+    known = front[front["low"].notna()]
+    ax.vlines(known["release_date"], known["low"], known["high"], color=VERMILION, linewidth=1)
+    label = f"frontier, {forecast.confidence:.0%} interval of each" if len(known) else "frontier"
+    ax.plot(front["release_date"], front["horizon_minutes"], "D", color=VERMILION, markersize=5, label=label)
     ax.set_xlabel("release date")
     ax.set_ylabel(f"{forecast.level:.0%} time horizon (human time)")
     _time_axis(ax)

@@ -39,7 +39,7 @@ class Fit:
     Parameters
     ----------
     parameters : Parameters
-    ability_se, difficulty_se : (n_subjects,), (n_items,) float
+    ability_se, difficulty_se, log_discrimination_se : (n_subjects,), (n_items,), (n_items,) float
     log_likelihood : float
         In nats; marginal over abilities for ``method="mml"``, else at the estimate.
     n_iter : int
@@ -49,6 +49,7 @@ class Fit:
     parameters: Parameters
     ability_se: Array
     difficulty_se: Array
+    log_discrimination_se: Array
     log_likelihood: float
     n_iter: int
     converged: bool
@@ -133,8 +134,8 @@ def fit_map(responses: Responses, prior: Prior | None = None, *, max_iter: int =
         point, value = moved, new_value
         slope = gradient(point, responses, prior, at)
         converged = bool(np.abs(slope).max() < tol)
-    ability_se, difficulty_se = standard_errors(point, responses, prior)
-    return Fit(point, ability_se, difficulty_se, -terms(point, responses).nll, n_iter, converged)
+    errors = standard_errors(point, responses, prior)
+    return Fit(point, *errors, -terms(point, responses).nll, n_iter, converged)
 
 
 def _newton_step(exact: Curvature, blocks: Curvature, slope: Array, forcing: float) -> Array:
@@ -162,8 +163,8 @@ def _newton_step(exact: Curvature, blocks: Curvature, slope: Array, forcing: flo
     return step
 
 
-def standard_errors(parameters: Parameters, responses: Responses, prior: Prior) -> tuple[Array, Array]:
-    """Standard errors of abilities and difficulties: roots of the diagonal of the inverse information.
+def standard_errors(parameters: Parameters, responses: Responses, prior: Prior) -> tuple[Array, Array, Array]:
+    """Standard errors of abilities, difficulties and log discriminations: roots of the inverse information's diagonal.
 
     With more than 4,096 subjects each block is inverted alone, as if the other side were known; the errors are then
     a little too small.
@@ -172,8 +173,9 @@ def standard_errors(parameters: Parameters, responses: Responses, prior: Prior) 
     determinant = info.difficulty * info.discrimination - info.mixed**2
     # The inverse of each item's 2 × 2 block.
     bb, ba, aa = info.discrimination / determinant, -info.mixed / determinant, info.difficulty / determinant
+    is_free = float(prior.log_discrimination > 0)  # at 0 every discrimination is known to be one
     if responses.n_subjects > MAX_DENSE_SUBJECTS:
-        return np.sqrt(1.0 / info.subject), np.sqrt(bb)
+        return np.sqrt(1.0 / info.subject), np.sqrt(bb), np.sqrt(aa) * is_free
     m, n = info.with_difficulty, info.with_discrimination
     to_difficulty = sparse.csr_matrix(m.multiply(bb) + n.multiply(ba))
     to_discrimination = sparse.csr_matrix(m.multiply(ba) + n.multiply(aa))
@@ -181,8 +183,9 @@ def standard_errors(parameters: Parameters, responses: Responses, prior: Prior) 
     schur = np.diag(info.subject) - (to_difficulty @ m.T + to_discrimination @ n.T).toarray()
     inverse = linalg.inv(schur, overwrite_a=True, check_finite=False)
     ability_variance = np.diag(inverse)
-    added = np.empty(responses.n_items)
-    for first in range(0, responses.n_items, 512):  # in pieces: (n_subjects, 512) at a time
-        piece = to_difficulty[:, first : first + 512]
-        added[first : first + 512] = np.asarray(piece.multiply((piece.T @ inverse).T).sum(axis=0)).ravel()
-    return np.sqrt(ability_variance), np.sqrt(bb + added)
+    added = np.empty((2, responses.n_items))
+    for part, to_item in enumerate((to_difficulty, to_discrimination)):
+        for first in range(0, responses.n_items, 512):  # in pieces: (n_subjects, 512) at a time
+            piece = to_item[:, first : first + 512]
+            added[part, first : first + 512] = np.asarray(piece.multiply((piece.T @ inverse).T).sum(axis=0)).ravel()
+    return np.sqrt(ability_variance), np.sqrt(bb + added[0]), np.sqrt(aa + added[1]) * is_free

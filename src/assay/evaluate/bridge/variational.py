@@ -89,6 +89,7 @@ def _fit(torch: Any, responses: Responses, epochs: int, learning_rate: float, de
         point,
         spread["ability"],
         spread["difficulty"],
+        spread["log_discrimination"],
         log_likelihood(point, responses),
         epochs,
         bool(np.isfinite(best)),

@@ -22,7 +22,7 @@ from assay.evaluate.cc_icl.metrics import Score, Share, is_identifiable, score
 from assay.evaluate.cc_icl.prompt import parse_answer, prompt_text
 from assay.evaluate.cc_icl.report import CCReport, evaluate
 from assay.evaluate.cc_icl.spec import CriterionSpec
-from assay.evaluate.cc_icl.training import MCTCollator, MCTConfig, mct_, mct_dataset
+from assay.evaluate.cc_icl.training import MCTCollator, MCTConfig, mct_, mct_dataset, with_lora
 
 __all__ = [
     "CCReport",
@@ -55,5 +55,6 @@ __all__ = [
     "score",
     "split_items",
     "table_items",
+    "with_lora",
     "write_episodes",
 ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from assay.evaluate.cc_icl.metrics import Codes
 
 
-class InContextClassifier(BaseEstimator):  # type: ignore[misc]
+class InContextClassifier(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A transformer over a few labelled examples and a query, trained by multi-criterion training (MCT).
 
     Each training step draws episodes and, independently of them, a criterion for each; the criterion labels support and
@@ -214,7 +214,7 @@ def build_module(n_features: int, n_answers: int, d_model: int, n_layers: int, n
     return InContextNetwork(n_features, n_answers, d_model, n_layers, n_heads)
 
 
-class NearestSupport(BaseEstimator):  # type: ignore[misc]
+class NearestSupport(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Answer with the label of the example that is nearest to the query. Nothing is learned.
 
     It follows any criterion that its examples show, as far as distances between features tell categories apart: a
@@ -228,7 +228,7 @@ class NearestSupport(BaseEstimator):  # type: ignore[misc]
         return np.take_along_axis(labels, distance.argmin(axis=1)[:, None], axis=1)[:, 0]
 
 
-class FixedBoundary(BaseEstimator):  # type: ignore[misc]
+class FixedBoundary(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """An ordinary classifier, trained under one criterion; it never looks at the examples.
 
     Parameters

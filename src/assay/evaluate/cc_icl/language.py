@@ -73,7 +73,7 @@ def first_token_logits(model: Any, tokenizer: Any, questions: Sequence[Question]
         The items are images, or two answers begin with the same token.
     """
     inputs = text_inputs(questions, tokenizer).to(model.device)
-    if "position_ids" in inspect.signature(model.forward).parameters:
+    if takes(model, "position_ids"):
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)
     return _answer_logits(model, tokenizer, inputs, questions[0].answers)
 
@@ -213,7 +213,17 @@ def _answer_logits(model: Any, tokenizer: Any, inputs: Any, answers: Sequence[st
 
 def last_logits(model: Any, n: int) -> dict[str, int]:
     """Logits over the vocabulary at the last `n` tokens only, where the model can leave the others out."""
-    return {"logits_to_keep": n} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    return {"logits_to_keep": n} if takes(model, "logits_to_keep") else {}
+
+
+def unwrapped(model: Any) -> Any:
+    """The model of transformers inside a wrapper of PEFT; any other model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def takes(model: Any, argument: str) -> bool:
+    """Whether the forward pass has an argument of that name (PEFT's wrappers pass all on, and name few)."""
+    return argument in inspect.signature(unwrapped(model).forward).parameters
 
 
 def _written(model: Any, tokenizer: Any, inputs: Any, max_new_tokens: int) -> list[str | None]:
@@ -235,6 +245,7 @@ class _KeepLast:
         self.result: Any = None
         self.n_computed = 0
         self.version = 0
+        self.__signature__: inspect.Signature | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = (args, sorted(kwargs.items()))
@@ -257,7 +268,8 @@ def _same(left: Any, right: Any) -> bool:
 @contextmanager
 def _keeping_images(model: Any, keep: _KeepLast) -> Iterator[None]:
     """While it lasts, `model` asks `keep` for the features of images."""
-    inner = getattr(model, "model", model)
+    base = unwrapped(model)
+    inner = getattr(base, "model", base)
     if not hasattr(inner, "get_image_features"):
         yield
         return
@@ -265,6 +277,7 @@ def _keeping_images(model: Any, keep: _KeepLast) -> Iterator[None]:
     if version != keep.version:
         keep.given, keep.version = None, version
     keep.compute = inner.get_image_features
+    keep.__signature__ = inspect.signature(keep.compute)  # generate() reads from it which arguments to hand over
     inner.get_image_features = keep
     try:
         yield

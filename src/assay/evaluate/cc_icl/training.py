@@ -12,7 +12,7 @@ import numpy as np
 from assay._core.errors import InputError
 from assay._core.extras import need
 from assay._core.seeds import generator
-from assay.evaluate.cc_icl.language import answer_end, answer_tokens, image_inputs, last_logits, text_inputs
+from assay.evaluate.cc_icl.language import answer_end, answer_tokens, image_inputs, last_logits, text_inputs, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,7 +126,7 @@ class MCTConfig:
         None: all criteria (MCT). A name: single-criterion training.
     n_layers : int or None
         Train the last n layers of the language model and nothing else. None: what has ``requires_grad``; for LoRA wrap
-        the model with PEFT first (r=16, alpha=32), and leave the vision tower frozen.
+        the model first (:func:`with_lora`, or PEFT's own ``get_peft_model``).
     n_epochs, per_episode, batch_size : int
     learning_rate : float
         1e-4 suits LoRA and a few layers, 1e-5 a whole model.
@@ -187,12 +187,44 @@ def mct_(model: Any, processor: Any, episodes: Episodes, config: MCTConfig | Non
             batch = {name: value.to(model.device) for name, value in collate(examples).items()}
             loss = _answer_loss(model, batch)
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no annotations
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
             schedule.step()
             losses[step] = float(loss.detach())
     return losses
+
+
+def with_lora(model: Any, rank: int = 16, *, n_layers: int | None = None, seed: int = 0) -> Any:
+    """Wrap `model` by PEFT, with adapters of that rank on the linear layers of its language model.
+
+    Only the adapters are trained by :func:`mct_`; ``merge_and_unload()`` of what is returned makes an ordinary model of
+    it again, ``save_pretrained`` saves the adapters alone. A vision tower and the head stay as they are.
+
+    Parameters
+    ----------
+    model : transformers model
+        Changed in place.
+    rank : int
+        The adapters' alpha is twice the rank.
+    n_layers : int, optional
+        Adapters in the last n layers alone: a step then need not go back through the others.
+    seed : int
+        Of the adapters' first weights; torch's own state is left alone.
+    """
+    import torch
+
+    peft = need("peft", extra="peft", purpose="training adapters (LoRA)")
+    if rank < 1:
+        raise InputError(f"the rank of the adapters is {rank}; expected 1 or more")
+    chosen = {id(module) for layer in last_layers(model, n_layers) for module in layer.modules()}
+    linear = [
+        name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and id(module) in chosen
+    ]
+    config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=linear)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return peft.get_peft_model(model, config)
 
 
 def learning_rates(n_steps: int, warmup: float) -> list[float]:
@@ -212,7 +244,7 @@ def _answer_loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     labels = batch["labels"]
     n = int((labels != IGNORED).sum(dim=1).max()) + 1  # the token before an answer foresees it
     inputs = {name: value for name, value in batch.items() if name != "labels"}
-    logits = model(**inputs, **last_logits(model, n)).logits[:, -n:-1]
+    logits = model(**inputs, **last_logits(model, n), use_cache=False).logits[:, -n:-1]
     return torch.nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), labels[:, -(n - 1) :].flatten(), ignore_index=IGNORED
     )
@@ -224,11 +256,13 @@ def _trainable(model: Any, n_layers: int | None) -> Iterator[list[nn.Parameter]]
     before = {parameter: parameter.requires_grad for parameter in model.parameters()}
     was_training = model.training
     if n_layers is not None:
-        layers = decoder_layers(model)
-        if not 1 <= n_layers <= len(layers):
-            raise InputError(f"n_layers is {n_layers}; the model has {len(layers)} layers")
+        if unwrapped(model) is not model:
+            raise InputError(
+                f"n_layers is {n_layers}, and PEFT has chosen what to train in this model; leave n_layers out"
+            )
+        chosen = last_layers(model, n_layers)
         model.requires_grad_(False)
-        for layer in list(layers)[-n_layers:]:
+        for layer in chosen:
             layer.requires_grad_(True)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
@@ -240,6 +274,14 @@ def _trainable(model: Any, n_layers: int | None) -> Iterator[list[nn.Parameter]]
         model.train(was_training)
         for parameter, wanted in before.items():
             parameter.requires_grad_(wanted)
+
+
+def last_layers(model: Any, n_layers: int | None) -> list[nn.Module]:
+    """The last layers of the language model; None: all of them."""
+    layers = list(decoder_layers(model))
+    if n_layers is not None and not 1 <= n_layers <= len(layers):
+        raise InputError(f"n_layers is {n_layers}; the model has {len(layers)} layers")
+    return layers if n_layers is None else layers[-n_layers:]
 
 
 def decoder_layers(model: Any) -> Any:

@@ -3,11 +3,11 @@
 The main part has real solvers with real costs and a perfect verifier: three algorithms that factor numbers p × q, paid
 by the modular multiplication. `attempts` has recorded attempts of a user's own providers, or of three coding agents.
 
-Cases are disjoint folds of tasks. An arm sees the attempts on all other tasks and the names of the fold's tasks; it
-says for each solve rate what to do and how much to spend on a task at most. On the fold that solves and costs what it
-does: what is short of the solve rate is bought, and what is over is sold, at the price that the best single provider
-asks for one more solved task. So the score is linear in the tasks, and folds of any size agree with the whole on
-average.
+Cases are disjoint folds of tasks. An arm sees the attempts on all other tasks, the names of the fold's tasks and, if
+the user brings them (`-p features=TABLE`), columns of what is known of a task before it is tried; it says for each
+solve rate what to do and how much to spend on a task at most. On the fold that solves and costs what it does: what is
+short of the solve rate is bought, and what is over is sold, at the price that the best single provider asks for one
+more solved task. So the score is linear in the tasks, and folds of any size agree with the whole on average.
 """
 
 from __future__ import annotations
@@ -20,23 +20,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import KFold, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
 
-from assay._core.cache import cache_dir
-from assay._core.errors import InputError
+from assay import datasets
 from assay._core.seeds import child_seed
 from assay.bench.spec import Arm, Case, Claim, Data, Metric, Parameter, Scale, Trial
 from assay.evaluate.arbitrage import CascadePolicy, Market, read_market
 from assay.evaluate.arbitrage.curves import budget_at, cascade, expected_spend, failure_table, price, round_robin
+from assay.trials.evaluate.arbitrage_router import cheap_features, foreseen, read_features
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from scipy.sparse import csr_matrix
 
 Array = NDArray[np.float64]
 
@@ -49,13 +42,14 @@ N_RATES = 101
 class Known(NamedTuple):
     """Attempts to learn from, the names of the tasks to come, and where solve rates begin, relative to the frontier.
 
-    `order` is the cascade's, if the user gave one.
+    `order` is the cascade's, if the user gave one, and `features` what is known of all tasks beforehand, by task.
     """
 
     market: Market
     tasks: tuple[str, ...]
     start: float
     order: tuple[str, ...] | None
+    features: pd.DataFrame | None = None
 
 
 class Way(NamedTuple):
@@ -128,50 +122,46 @@ def providers_in_turn(known: Known, seed: int) -> Plan:
 
 
 def learned_router(known: Known, seed: int) -> Plan:
-    """Ridge regressions on the task's name foresee pass@1 and cost of each provider; how much cost counts is tuned.
+    """A provider for each task, by its pass@1 and cost as foreseen from cheap features of the task.
 
-    The tuning uses predictions for tasks that the regressions did not see.
+    Which of three models foresees them, and how much cost counts, is chosen on predictions for known tasks that the
+    models did not see (five inner folds).
     """
     market = known.market
     rate = market.n_correct / market.n_attempts
     targets = np.concatenate([rate, np.log(market.attempt_cost)]).T
-    words = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), max_features=300)
-    model = make_pipeline(words, FunctionTransformer(_dense, accept_sparse=True), RidgeCV(np.logspace(-2, 3, 11)))
-    shuffled = KFold(5, shuffle=True, random_state=seed % 2**32)
-    among_known = cross_val_predict(model, market.problems, targets, cv=shuffled)
-    to_come = model.fit(market.problems, targets).predict(known.tasks)
-
-    def routed(foreseen: Array, weight: float) -> Way:
-        passes, log_cost = np.split(foreseen, 2, axis=1)
-        worth = np.log(np.maximum(passes, 1e-3)) - weight * log_cost
-        return Way(routes=tuple(market.providers[m] for m in worth.argmax(axis=1)))
-
-    weights = np.linspace(0.0, 2.0, 41)
     rates = rates_of(market, known.start)
     alone = np.min([price(*curves_of(way, market), rates) for way in singles(market)], axis=0)
-
-    def saving(weight: float) -> float:
-        cost = price(*curves_of(routed(among_known, weight), market), rates)
-        return float(np.maximum(0.0, 1.0 - cost / alone).mean())
-
-    weight = max(weights.tolist(), key=saving)
+    best, best_saving = (Way(), Way()), -np.inf
+    about = (cheap_features(tasks, known.features) for tasks in (market.problems, known.tasks))
+    for among_known, to_come in foreseen(next(about), targets, next(about), seed):
+        for weight in np.linspace(0.0, 2.0, 41):
+            way = routed(among_known, weight, market)
+            cost = price(*curves_of(way, market), rates)
+            saving = float(np.maximum(0.0, 1.0 - cost / alone).mean())
+            if saving > best_saving:
+                best, best_saving = (way, routed(to_come, weight, market)), saving
     ways = singles(market)
-    return cheapest(known, [*ways, routed(to_come, weight)], [*ways, routed(among_known, weight)])
+    return cheapest(known, [*ways, best[1]], [*ways, best[0]])
 
 
-def _dense(matrix: csr_matrix) -> Array:
-    return np.asarray(matrix.toarray())
+def routed(expected: Array, weight: float, market: Market) -> Way:
+    """To each task the provider of the largest log pass@1 − weight × log cost."""
+    passes, log_cost = np.split(expected, 2, axis=1)
+    worth = np.log(np.maximum(passes, 1e-3)) - weight * log_cost
+    return Way(routes=tuple(market.providers[m] for m in worth.argmax(axis=1)))
 
 
 # ------------------------------------------------------------------------------------------------- folds and score
 
 
 class Recorded(NamedTuple):
-    """What `load` hands to `folds`: the attempts, where solve rates begin, and the order that the user gave."""
+    """What `load` hands to `folds`: the attempts, where solve rates begin, and what the user gave beside them."""
 
     market: Market
     start: float
     order: tuple[str, ...] | None
+    features: pd.DataFrame | None = None
 
 
 def folds(data: Recorded, n: int, seed: int) -> Iterator[Case]:
@@ -182,7 +172,7 @@ def folds(data: Recorded, n: int, seed: int) -> Iterator[Case]:
         inside = np.zeros(data.market.n_problems, dtype=bool)
         inside[order[number::n_folds]] = True
         fold = data.market.subset(inside)
-        known = Known(data.market.subset(~inside), fold.problems, data.start, data.order)
+        known = Known(data.market.subset(~inside), fold.problems, data.start, data.order, data.features)
         rates = rates_of(known.market, data.start)
         truth = Truth(fold, rates, known.market.market_price(rates))
         yield Case(f"fold {number + 1} of {n_folds}", known, truth)
@@ -339,26 +329,27 @@ def load_factoring(path: str | None, scale: Scale, params: Mapping[str, Paramete
 
 # ------------------------------------------------------------------------------- attempts: recorded by their owner
 
+#: Data sets of the embedded example.
+AGENTS = ("market-mini-coder-4b", "market-qwen3-coder-30b", "market-qwen3-coder-480b")
+
 FORMATS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".gz")
 
 
 def load_attempts(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
-    source = cache_dir() / "market" if path is None else Path(path)
-    if path is None and not any(source.glob("*.jsonl.gz")):
-        raise InputError(
-            f"no recorded attempts in {source}: put the provider files of github.com/RicardoDominguez/"
-            "computational-arbitrage (data/swebench) there as NAME.jsonl.gz, or bring your own with --data"
-        )
-    files = [source]
-    if source.is_dir():
-        wanted = "*.jsonl.gz" if path is None else "*"
-        files = sorted(file for file in source.glob(wanted) if file.suffix.lower() in FORMATS)
+    if path is None:
+        files = [datasets.path(name) for name in AGENTS]
+    else:
+        source = Path(path)
+        files = [source]
+        if source.is_dir():
+            files = sorted(file for file in source.glob("*") if file.suffix.lower() in FORMATS)
     order = tuple(name.strip() for name in str(params["order"]).split(",") if name.strip()) or None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one attempt per task: the same for every arm
         market = read_market(files, prices=str(params["prices"]) or None, max_budget=float(params["budget"]) or None)
     name = f"{' and '.join(market.providers)} on {market.n_problems} tasks"
-    return Data(name, market.n_problems, Recorded(market, float(params["start"]), order), path)
+    features = read_features(str(params["features"]), market.problems) if params["features"] else None
+    return Data(name, market.n_problems, Recorded(market, float(params["start"]), order, features), path)
 
 
 # ------------------------------------------------------------------------------------------------------ the trial
@@ -367,7 +358,7 @@ ARMS = (
     Arm("cascade", fitted_cascade),
     Arm("best single provider", best_single, baseline=True),
     Arm("round-robin", providers_in_turn, baseline=True),
-    Arm("learned router (ridge on task names)", learned_router, baseline=True),
+    Arm("learned router", learned_router, baseline=True),
 )
 
 METRICS = (
@@ -403,7 +394,7 @@ TRIAL = Trial(
             metrics=METRICS,
             score=relative_cost,
             n_cases={"quick": 10, "standard": 20, "full": 40},
-            params={"start": 0.9, "order": "", "prices": "", "budget": 0.0},
+            params={"start": 0.9, "order": "", "prices": "", "budget": 0.0, "features": ""},
         ),
     ),
 )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from assay._core.cache import cache_dir
+from assay import datasets
 from assay._core.errors import InputError
 from assay._core.seeds import child_seed
 from assay.bench import Arm, Case, Claim, Data, Metric, Trial
@@ -276,14 +276,12 @@ class Timed(NamedTuple):
 
 
 def load_table(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
-    """Read the user's folder, or the paper's table from the data folder."""
-    folder = cache_dir() / "bridge" if path is None else Path(path)
-    if path is None and not folder.is_dir():
-        raise InputError(
-            f"the paper's table is not here: put responses.csv and human_minutes.csv, made from data/ of "
-            f"github.com/McGill-NLP/BRIDGE, into {folder}, or try a folder of your own with --data"
-        )
-    responses_file, minutes_file = (_file(folder, stem) for stem in ("responses", "human_minutes"))
+    """Read the user's folder, or the paper's table."""
+    if path is None:
+        responses_file, minutes_file = (datasets.path(name) for name in ("bridge-responses", "bridge-human-minutes"))
+    else:
+        responses_file, minutes_file = (_file(Path(path), stem) for stem in ("responses", "human_minutes"))
+    folder = responses_file.parent
     responses = read_responses(responses_file)
     coded = code_responses(responses)
     timed = pd.Series(minutes_by_task(read_minutes(minutes_file), coded.tasks), coded.tasks).dropna()

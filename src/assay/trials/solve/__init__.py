@@ -1,0 +1,1 @@
+"""Trials of the methods that find structure or a good solution."""
