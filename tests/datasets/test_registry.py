@@ -23,7 +23,11 @@ def test_the_names_are_those_of_the_documentation():
     expected = ["judge-votes-arena", "judge-votes-ultrafeedback", "alpaca-eval"]
     expected += ["bridge-responses", "bridge-human-minutes", "bridge-release-dates"]
     expected += ["market-mini-coder-4b", "market-qwen3-coder-30b", "market-qwen3-coder-480b"]
-    expected += ["market-swebench-runs", "market-gdpval-runs", "demo-lm", "demo-encoder"]
+    expected += ["market-swebench-runs", "market-gdpval-runs"]
+    systems = ["apache", "bgl", "hdfs", "hpc", "hadoop", "linux", "openssh", "spark", "thunderbird", "zookeeper"]
+    expected += [f"loghub-{system}" for system in systems]
+    expected += [f"short-text-{name}" for name in ("agnews", "google-news-t", "search-snippets", "stackoverflow")]
+    expected += ["demo-lm", "demo-encoder"]
     assert [entry.name for entry in ENTRIES] == expected
 
 

@@ -6,7 +6,7 @@ what is here, and never the network.
 
 from assay._core.cache import cache_dir
 from assay._core.tables import read_table, write_table
-from assay.datasets.registry import Entry
+from assay.datasets.entry import Entry
 from assay.datasets.store import fetch, get, list_datasets, path
 from assay.datasets.votes import load_alpaca_eval, load_judge_votes
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from assay._core.errors import InputError
 
 if TYPE_CHECKING:
-    from assay.datasets.registry import Entry
+    from assay.datasets.entry import Entry
 
 
 def install_package(entry: Entry, progress: bool = True) -> Path:

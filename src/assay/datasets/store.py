@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-    from assay.datasets.registry import Entry
+    from assay.datasets.entry import Entry
 
 #: No data set here is near this size; a server that sends more is stopped.
 MAX_DOWNLOAD = 2**30

@@ -21,7 +21,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
 
-from assay._core.cache import cache_dir, made_dir
+from assay import datasets
+from assay._core.cache import made_dir
 from assay._core.errors import InputError
 from assay._core.extras import need
 from assay._core.files import replacing
@@ -117,13 +118,7 @@ def pool(name: str, table: pd.DataFrame, most: int) -> Pool:
 
 
 def shipped(name: str) -> pd.DataFrame:
-    file = cache_dir() / "short_text" / f"{name}.csv.gz"
-    if not file.is_file():
-        raise InputError(
-            f"the labelled short texts are not here: put {file.name} (columns label, text) of "
-            f"github.com/YZH0905/POTA-STC into {file.parent}, or give a table of your own with --data"
-        )
-    return read_table(file, {"label": "text", "text": "text"})
+    return read_table(datasets.path(f"short-text-{name.replace('_', '-')}"), {"label": "text", "text": "text"})
 
 
 def own(path: str, params: Mapping[str, Parameter]) -> pd.DataFrame:
