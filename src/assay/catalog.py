@@ -506,6 +506,17 @@ METHODS: tuple[Method, ...] = (
         Paper("PluRel: Synthetic Data unlocks Scaling Laws for Relational Foundation Models",
               "Kothapalli, Ranjan, Hudovernik, Dwivedi, Hoffart, Guestrin, Leskovec", arxiv="2602.04029",
               code="snap-stanford/plurel"),
+        status="available",
+        interface="assay.synth:generate_database",
+        trial="assay.trials.synth.plurel:TRIAL",
+        use="assay.cli.use.plurel:app",
+        extra="synth",
+        use_when="you need many relational databases with keys that carry information, to pretrain or stress-test "
+                 "relational models, SQL or ETL, from a seed or your schema.",
+        not_when="values must be plausible or look like your data, or the schema has text, dates, composite or "
+                 "self-referencing keys.",
+        measured="parents' rows explain 0.34 of a child column, 0.01 in independent tables: +0.337 [0.246, 0.422] on 8 "
+                 "databases (assay try plurel); 5 to 7.5 times the authors' package per core at 10,000 rows.",
     ),
     Method(
         "clean-pr", "Clean-PR", "synth",

@@ -17,21 +17,65 @@ if TYPE_CHECKING:
         format_blocks,
         parse_blocks,
     )
+    from assay.synth.plurel import (
+        DagConfig,
+        DatabaseConfig,
+        RelationalConfig,
+        RelationalDatabase,
+        ScmConfig,
+        SyntheticDatabases,
+        generate_database,
+        generate_many,
+        write_database,
+    )
 
 __all__ = [
     "AgentlessEditor",
     "Block",
+    "DagConfig",
+    "DatabaseConfig",
     "FileEdit",
     "PRFilter",
+    "RelationalConfig",
+    "RelationalDatabase",
+    "ScmConfig",
+    "SyntheticDatabases",
     "apply_blocks",
     "diff_to_blocks",
     "evaluate_edits",
     "format_blocks",
+    "generate_database",
+    "generate_many",
     "parse_blocks",
+    "write_database",
 ]
 
 # Loaded when they are asked for: a method that is not used costs nothing.
-_MODULES = dict.fromkeys(__all__, f"{__name__}.clean_pr")
+_NAMES = {
+    "clean_pr": (
+        "AgentlessEditor",
+        "Block",
+        "FileEdit",
+        "PRFilter",
+        "apply_blocks",
+        "diff_to_blocks",
+        "evaluate_edits",
+        "format_blocks",
+        "parse_blocks",
+    ),
+    "plurel": (
+        "DagConfig",
+        "DatabaseConfig",
+        "RelationalConfig",
+        "RelationalDatabase",
+        "ScmConfig",
+        "SyntheticDatabases",
+        "generate_database",
+        "generate_many",
+        "write_database",
+    ),
+}
+_MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
