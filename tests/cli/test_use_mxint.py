@@ -3,6 +3,8 @@
 The command is not in the catalog's hands here: its Typer app is run as `assay use` runs it, errors and all.
 """
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -67,6 +69,24 @@ def test_a_budget_is_kept(run, model_dir, tmp_path):
     assert (tmp_path / "small" / "model.safetensors").stat().st_size <= 220_000
 
 
+def test_a_model_in_16_bits_stays_in_16_bits_where_it_is_not_quantised(run, model_dir, tmp_path):
+    from assay.compress.mxint import load
+    from assay.models import load_lm
+
+    load_lm(model_dir)[0].bfloat16().save_pretrained(tmp_path / "half")
+    for file in model_dir.glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "half")
+    run("half", "-f", "mxint8", "-o", "small")
+    run(model_dir, "-f", "mxint8", "-o", "large")
+    model = load(tmp_path / "small")
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    with torch.no_grad():
+        assert torch.isfinite(model(torch.arange(20)[None]).logits).all()
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("small", "large")]
+    embeddings_and_norms = 2 * 97 * 64 + 5 * 64  # no tied head here
+    assert sizes[1] - sizes[0] == pytest.approx(2 * embeddings_and_norms, abs=200)  # the header says BF16
+
+
 def test_formats_are_compared_on_a_file_of_arrays(run, tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "w.npz", a=rng.standard_normal((32, 64)), b=rng.standard_normal((8, 64)), step=np.array(3))
@@ -110,8 +130,44 @@ def test_a_budget_that_is_no_size_is_refused(run, model_dir, text):
 
 
 def test_a_budget_below_the_embeddings_says_so(run, model_dir):
-    with pytest.raises(InputError, match=r"^--budget 0\.0 MB: 0\.1 MB are embeddings, norms and skipped layers"):
+    message = r"^--budget 0\.0 MB: in the narrowest of these formats the file takes 0\.2 MB, of which 0\.1 MB are embed"
+    with pytest.raises(InputError, match=message):
         run(model_dir, "-o", "out", "--budget", "1K")
+
+
+def test_a_budget_between_two_formats_gets_both_and_the_widest_that_fits_all(run, model_dir, tmp_path):
+    run(model_dir, "--budget", "10MB", "-o", "wide", "--formats", "mxint4,mxint8", "--table", "wide.csv")
+    run(model_dir, "--budget", "0.21MB", "-o", "narrow", "--formats", "mxint4,mxint8", "--table", "narrow.csv")
+    wide, narrow = (read_table(tmp_path / name, {"format": "text"})["format"] for name in ("wide.csv", "narrow.csv"))
+    assert set(wide) == {"mxint8"}
+    assert set(narrow) == {"mxint4", "mxint8"}
+
+
+def test_an_interrupted_run_goes_on_at_the_layer_where_it_stopped(run, model_dir, tmp_path, monkeypatch):
+    from assay.compress.mxint import MXLinear
+
+    made, real = [], MXLinear.from_linear.__func__
+
+    def interrupted_at(limit):
+        def from_linear(cls, linear, config=None):
+            if len(made) == limit:
+                raise RuntimeError("power cut")
+            made.append(linear)
+            return real(cls, linear, config)
+
+        monkeypatch.setattr(MXLinear, "from_linear", classmethod(from_linear))
+
+    interrupted_at(5)
+    with pytest.raises(RuntimeError, match="power cut"):
+        run(model_dir, "-f", "mxint6", "-o", "small")
+    assert not (tmp_path / "small" / "mxint.json").exists()
+    interrupted_at(None)
+    assert "14 layers at 6.250 bits a weight" in run(model_dir, "-f", "mxint6", "-o", "small")
+    assert len(made) == 14  # five before, nine after
+    run(model_dir, "-f", "mxint6", "-o", "whole")
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("small", "whole"))
+    assert first == second
+    assert not (tmp_path / "small" / "unfinished-layers").exists()
 
 
 def test_a_pickle_is_not_opened(run, tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from assay.compress.mxint import fake_quant, get_format, quantize
 from assay.compress.mxint.formats import E2M1, E2M3, E3M2, E4M3, E5M2, INT4, INT6, INT8
+from assay.compress.mxint.packing import pack
 from assay.compress.mxint.rounding import (
     byte_of_scale,
     decode,
@@ -157,6 +158,8 @@ def test_the_ceil_rule_never_saturates_and_wastes_less_than_a_bit(seed, name):
 TORCHAO = {
     "mxfp8": torch.float8_e4m3fn,
     "mxfp8-e5m2": torch.float8_e5m2,
+    "mxfp6": "fp6_e2m3",
+    "mxfp6-e3m2": "fp6_e3m2",
     "mxfp4": torch.float4_e2m1fn_x2,
 }
 
@@ -173,3 +176,15 @@ def test_scales_and_values_are_torchao_s_where_it_defines_the_same(name, rule, m
     assert torch.equal(scale.view(torch.uint8), q.scales)
     theirs = mx.to_dtype(data, scale, TORCHAO[name], 32, torch.float32)
     assert torch.equal(theirs, fake_quant(x, name, scale_rule=rule))
+
+
+def test_nvfp4_is_torchao_s_where_no_block_is_tiny_beside_the_largest():
+    """torchao keeps E4M3 scales of blocks at or above 2^-6; below that the two differ, as ours goes to subnormals."""
+    nv = pytest.importorskip("torchao.prototype.mx_formats.nvfp4_tensor")
+    x = torch.randn(64, 128, generator=torch.Generator().manual_seed(0)) * torch.logspace(-0.5, 0.5, 64)[:, None]
+    t = nv.per_tensor_amax_to_scale(x.abs().max())
+    scales, data = nv.nvfp4_quantize(x, 16, t)
+    q = quantize(x, "nvfp4")
+    assert torch.equal(t, q.tensor_scale)
+    assert torch.equal(scales.view(torch.uint8).flatten(), q.scales.flatten())
+    assert torch.equal(data.view(torch.uint8).flatten(), pack(q.codes, 4))

@@ -8,20 +8,23 @@ import torch
 from torch import nn
 
 from assay._core.errors import InputError
+from assay.compress._folders import WEIGHTS
 from assay.compress.mxint import (
     MXConfig,
     MXLinear,
     MXTrainingConfig,
     MXTrainingLinear,
+    crest_factor,
     fake_quant,
     get_format,
     hadamard,
     load,
     prepare_training_,
+    qsnr,
     quantize_,
     save,
 )
-from assay.compress.mxint.models import MANIFEST, WEIGHTS
+from assay.compress.mxint.models import MANIFEST
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -107,6 +110,15 @@ def test_blocks_of_different_size_cannot_be_rotated_together():
 def test_the_bytes_of_a_layer_are_the_stated_bits():
     report = quantize_(nn.Sequential(nn.Linear(512, 64)), MXConfig(weight="mxint6"))
     assert report.bits_per_weight == 6.25
+
+
+@pytest.mark.parametrize("fmt", ["mxint8", "int4", "nvfp4"])
+def test_the_report_has_the_error_of_the_whole_weight(fmt):
+    model = nn.Sequential(nn.Linear(900, 700))
+    weight = model[0].weight.detach().clone()
+    (layer,) = quantize_(model, MXConfig(weight=fmt)).layers
+    assert layer.qsnr == pytest.approx(qsnr(weight, fake_quant(weight, fmt)), rel=1e-9)
+    assert layer.kappa == pytest.approx(np.median(crest_factor(weight, get_format(fmt).block)), rel=1e-9)
 
 
 def test_a_layer_goes_through_autocast_dtype():

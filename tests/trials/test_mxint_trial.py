@@ -9,7 +9,6 @@ import torch
 
 from assay import bench
 from assay._core.errors import InputError
-from assay.compress.mxint import top_k_kl
 from assay.trials.compress import mxint as trial
 
 
@@ -25,13 +24,70 @@ def one_thread():
 FOUR_BIT, RANDOM, TRAINING = trial.TRIAL.also
 
 
-def test_windows_do_not_overlap_and_a_longer_run_starts_with_a_shorter_one(monkeypatch):
-    monkeypatch.setattr(trial, "full_model", lambda name: (None, None))
-    monkeypatch.setattr(trial, "last_logits", lambda model, ids: np.tile(ids[:40].astype(float), (64, 1)))
-    text = trial.Text("demo", np.arange(2000), 100)
-    long, short = list(trial.windows(text, 9, seed=1)), list(trial.windows(text, 4, seed=1))
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A model of two layers in place of the demo model, which asks the fixed text in a vocabulary of 97."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    class Tokenizer:
+        bos_token_id = None
+
+        def __call__(self, text, **options):
+            if isinstance(text, list):
+                return {"input_ids": [self(part)["input_ids"] for part in text]}
+            return {"input_ids": [sum(word.encode()) % 97 for word in text.split()]}
+
+        def __len__(self):
+            return 97
+
+    def fresh_model(name):
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.3,
+        )  # fmt: skip
+        return LlamaForCausalLM(config).eval(), Tokenizer()
+
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path / "cache"))
+    monkeypatch.setattr(trial, "fresh_model", fresh_model)
+    for made in (trial.cast_model, trial.torchao_model):
+        made.cache_clear()
+    yield trial.Text("tiny", trial.text_of(None), 32, 2)
+    for made in (trial.cast_model, trial.torchao_model):
+        made.cache_clear()
+
+
+def test_cases_share_no_window_and_a_longer_run_starts_with_a_shorter_one(tiny):
+    long, short = list(trial.windows(tiny, 9, seed=1)), list(trial.windows(tiny, 4, seed=1))
     assert [case.id for case in long[:4]] == [case.id for case in short]
-    assert len(np.unique(np.concatenate([case.given.ids for case in long]))) == 900
+    for first, second in zip(short, long, strict=False):
+        np.testing.assert_array_equal(first.given.part.windows, second.given.part.windows)
+        np.testing.assert_array_equal(first.given.part.choices, second.given.part.choices)
+    assert len({case.given.part.windows.tobytes() for case in long}) == 9
+
+
+def test_mxint8_is_closer_to_the_full_model_than_4_bits_are(tiny):
+    (case,) = trial.windows(tiny, 1, seed=0)
+    found = {fmt: trial.distance(case, trial.both(fmt)(case.given, 0)) for fmt in ("mxint8", "mxint4")}
+    assert 0 < found["mxint8"]["kl"] < 0.1 * found["mxint4"]["kl"]
+    assert set(found["mxint8"]) == {metric.name for metric in trial.TRIAL.metrics}
+
+
+def test_torchao_s_int8_quantises_all_linear_layers_but_lm_head(tiny):
+    pytest.importorskip("torchao")
+    model, _ = trial.torchao_model("tiny")
+    kinds = {name: type(m.weight.data).__name__ for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    assert kinds.pop("lm_head") == "Tensor"
+    assert len(kinds) == 14
+    assert set(kinds.values()) == {"Int8Tensor"}
+
+
+def test_torchao_s_int8_weights_are_within_a_step_of_the_dense_ones(tiny):
+    pytest.importorskip("torchao")
+    dense = trial.fresh_model("tiny")[0].model.layers[0].mlp.up_proj.weight.detach()
+    theirs = trial.torchao_model("tiny")[0].model.layers[0].mlp.up_proj.weight.dequantize()
+    step = dense.abs().amax(1, keepdim=True) / 127
+    assert 0 < float(((theirs - dense).abs() / step).max()) < 1.05  # half a step, and the largest may be clipped by one
 
 
 def test_declaring_the_trial_and_the_command_does_not_load_torch():
@@ -42,35 +98,10 @@ def test_declaring_the_trial_and_the_command_does_not_load_torch():
     assert loaded.stdout.strip() == "False"
 
 
-def test_an_arm_sees_the_window_and_not_what_the_full_model_says():
-    assert trial.Window._fields == ("model", "ids")
-
-
-def test_the_score_is_the_divergence_over_the_reference_s_top_tokens():
-    rng = np.random.default_rng(0)
-    reference, seen = rng.standard_normal((2, 64, 100)).astype(np.float32)
-    ids = rng.integers(100, size=128)
-    found = trial.distance(bench.Case("c", None, (ids, trial.top_logits(reference))), seen)
-    expected = top_k_kl(torch.from_numpy(reference), torch.from_numpy(seen)).mean()
-    assert found["kl"] == pytest.approx(float(expected), rel=1e-6)
-    assert found["same_token"] == np.mean(reference.argmax(1) == seen.argmax(1))
-
-
-def test_a_short_text_is_refused(tmp_path, monkeypatch):
-    class Tokenizer:
-        def __call__(self, text, **options):
-            return {"input_ids": list(range(len(text)))}
-
-    monkeypatch.setattr(trial, "full_model", lambda name: (None, Tokenizer()))
-    path = tmp_path / "short.txt"
-    path.write_text("hello")
-    with pytest.raises(InputError, match=r"short\.txt: 5 tokens give fewer than 6 windows of 96; bring a longer text$"):
-        trial.load_text(str(path), "quick", trial.TRIAL.params)
-
-
-def test_a_window_shorter_than_what_is_scored_is_refused():
-    with pytest.raises(InputError, match=r"^-p tokens=64: a window needs more than the 64 tokens that are scored$"):
-        trial.load_text(None, "quick", {"model": "demo", "tokens": 64})
+def test_a_short_text_is_refused(tiny):
+    short = tiny._replace(text="hello there " * 50)
+    with pytest.raises(InputError, match=r"^the text has 100 tokens, which is 3 windows of 32; bring a longer text or"):
+        list(trial.windows(short, 6, seed=0))
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from assay.compress.mxint import MXReport
 
 app = typer.Typer(add_completion=False)
+
+#: Folder within the one that is written, for layers that are finished; an interrupted run goes on behind them.
+UNFINISHED = "unfinished-layers"
 
 _UNITS = {"": 1, "K": 10**3, "KB": 10**3, "M": 10**6, "MB": 10**6, "G": 10**9, "GB": 10**9}
 
@@ -56,7 +60,8 @@ def mxint(
     Example: `assay use mxint demo --format mxint8 -o smollm2-mxint8`
 
     Without -o nothing is quantised: all formats are compared on the weights. With --budget each layer gets the format
-    that keeps the sum of relative errors small within that size.
+    that keeps the sum of relative errors small within that size. A run that was interrupted goes on, when the same
+    command is given again, at the layer where it stopped.
     """
     from assay.compress.mxint import PAPER_FORMATS, get_format
 
@@ -96,30 +101,37 @@ def _quantise(
 ) -> MXReport:
     from assay.compress.mxint import MXConfig, quantize_, save
 
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    is_interrupted = (out / UNFINISHED).is_dir()
+    if out.exists() and not is_interrupted and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is there already; give the name of a new or empty folder")
     model, tokenizer = _model(source)
     weight: str | dict[str, str] = fmt if budget is None else _within(model, skip, names, _size(budget))
-    report = quantize_(model, MXConfig(weight, activation, "hadamard" if rotate else None, skip))
-    save(model, out)
+    report = quantize_(
+        model, MXConfig(weight, activation, "hadamard" if rotate else None, skip), checkpoint=out / UNFINISHED
+    )
     tokenizer.save_pretrained(out)
+    save(model, out)
+    shutil.rmtree(out / UNFINISHED)
     return report
 
 
 def _within(model: Any, skip: tuple[str, ...], names: tuple[str, ...], budget: int) -> dict[str, str]:
     """A format a layer, so that the whole file has at most `budget` bytes."""
-    from assay.compress.mxint.layers import dense_weight
-    from assay.compress.mxint.models import linear_layers
+    from assay.compress._layers import dense_weight, linear_layers
+    from assay.compress.mxint import get_format
 
     weights = {name: dense_weight(layer)[0] for name, layer in linear_layers(model, skip)}
     rest = sum(p.numel() * p.element_size() for p in model.parameters())
     rest -= sum(weight.numel() * weight.element_size() for weight in weights.values())
     overhead = 300 * 3 * len(weights) + 100_000  # the header names each tensor, and padded blocks
     left = budget - rest - overhead
-    if left <= 0:
+    narrowest = min(get_format(name).bits_per_element for name in names)
+    least = narrowest / 8 * sum(weight.numel() for weight in weights.values())
+    if least > left:
         raise InputError(
-            f"--budget {budget / 1e6:.1f} MB: {rest / 1e6:.1f} MB are embeddings, norms and skipped layers, which are "
-            f"not quantised"
+            f"--budget {budget / 1e6:.1f} MB: in the narrowest of these formats the file takes "
+            f"{(budget - left + least) / 1e6:.1f} MB, of which {rest / 1e6:.1f} MB are embeddings, norms and skipped "
+            f"layers, which are not quantised"
         )
     return dict(_compare(weights, names, rotate=False).recommend(left))
 
@@ -127,7 +139,21 @@ def _within(model: Any, skip: tuple[str, ...], names: tuple[str, ...], budget: i
 def _model(source: str) -> tuple[Any, Any]:
     from assay.models import demo_lm, load_lm
 
-    return demo_lm() if source == "demo" else load_lm(Path(source))
+    if source == "demo":
+        return demo_lm()
+    model, tokenizer = load_lm(Path(source))  # in float32, whatever the file holds
+    return model.to(_stored_dtype(Path(source))), tokenizer
+
+
+def _stored_dtype(folder: Path) -> Any:
+    """What the folder's weights are in, as its config.json says; what is not quantised is written in the same."""
+    import json
+
+    import torch
+
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    found = getattr(torch, str(config.get("dtype", config.get("torch_dtype"))), None)
+    return found if found in (torch.float16, torch.bfloat16) else torch.float32
 
 
 def _weights(source: str, skip: tuple[str, ...]) -> dict[str, Any]:
@@ -135,8 +161,7 @@ def _weights(source: str, skip: tuple[str, ...]) -> dict[str, Any]:
     path = Path(source)
     suffix = path.suffix.lower()
     if suffix not in (".safetensors", ".npz", ".npy") or path.is_dir():
-        from assay.compress.mxint.layers import dense_weight
-        from assay.compress.mxint.models import linear_layers
+        from assay.compress._layers import dense_weight, linear_layers
 
         model, _ = _model(source)
         return {name: dense_weight(layer)[0] for name, layer in linear_layers(model, skip)}

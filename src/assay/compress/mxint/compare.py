@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from assay._core.errors import InputError
+from assay.compress._layers import linear_layers
 from assay.compress.mxint.formats import PAPER_FORMATS, Format, get_format
 from assay.compress.mxint.metrics import crest_factor, qsnr
-from assay.compress.mxint.models import linear_layers
 from assay.compress.mxint.tensors import checked_tensor, fake_quant, rotate_blocks, to_rows
 from assay.compress.mxint.theory import theory_qsnr
 
@@ -289,7 +289,7 @@ def capture(
         def seen(module: Any, given: Any, output: Tensor) -> None:
             inputs[name] = given[0].detach().reshape(-1, given[0].shape[-1])
             if output.requires_grad:
-                output.register_hook(  # type: ignore[no-untyped-call]
+                output.register_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
                     lambda gradient: gradients.__setitem__(name, gradient.detach().reshape(-1, gradient.shape[-1]))
                 )
 

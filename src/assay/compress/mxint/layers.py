@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from assay._core.errors import InputError
+from assay.compress._layers import dense_weight
 from assay.compress.mxint.formats import Format, get_format
 from assay.compress.mxint.packing import pack, unpack
 from assay.compress.mxint.tensors import (
@@ -22,6 +23,8 @@ from assay.compress.mxint.tensors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from assay.compress.mxint.rounding import Clip, ScaleRule
@@ -156,12 +159,22 @@ class MXLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The weight that the codes stand for, (out_features, in_features) float32, decoded at every call."""
+        return self._decoded(self._codes(), self.scales)
+
+    def row_parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """Go through the rows of the weight, a megabyte at a time: for who only looks at a large layer."""
+        codes, step = self._codes(), max(1, (1 << 18) // max(1, self.in_features))
+        for start in range(0, self.out_features, step):
+            span = slice(start, start + step)
+            yield span, self._decoded(codes[span], self.scales[span])
+
+    def _decoded(self, codes: Tensor, scales: Tensor) -> Tensor:
         q = QTensor(
-            self._codes(),
-            self.scales,
+            codes,
+            scales,
             self.tensor_scale,
             self.weight_format,
-            (self.out_features, self.in_features),
+            (len(codes), self.in_features),
             1,
             torch.float32,
             self.config.seed if self.config.rotate else None,
@@ -196,15 +209,6 @@ class MXLinear(nn.Module):
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
             f"weight={self.weight_format.name}, activation={self.config.activation}{rotated}"
         )
-
-
-def dense_weight(linear: nn.Module) -> tuple[Tensor, nn.Parameter | None]:
-    """Weight (out_features, in_features) and bias of an ``nn.Linear`` or a ``Conv1D``, which keeps it transposed."""
-    weight, bias = linear.weight, linear.bias
-    assert isinstance(weight, torch.Tensor)
-    if not isinstance(linear, nn.Linear):
-        weight = weight.T
-    return weight.detach(), bias  # type: ignore[return-value]
 
 
 def _padded(x: Tensor, width: int) -> Tensor:
@@ -299,6 +303,6 @@ class MXTrainingLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) to (..., out_features)."""
         rows = x.reshape(-1, self.in_features)
-        product: Tensor = _QuantisedProducts.apply(rows, self.weight, self.mx)  # type: ignore[no-untyped-call]
+        product: Tensor = _QuantisedProducts.apply(rows, self.weight, self.mx)  # type: ignore[no-untyped-call]  # torch's own
         product = product.reshape(*x.shape[:-1], self.out_features)
         return product if self.bias is None else product + self.bias

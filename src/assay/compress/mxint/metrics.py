@@ -29,13 +29,17 @@ def qsnr(x: Any, x_hat: Any) -> float:
     first, second = torch.as_tensor(x).detach(), torch.as_tensor(x_hat).detach()
     if first.shape != second.shape:
         raise InputError(f"x has shape {tuple(first.shape)} and x_hat {tuple(second.shape)}; expected the same")
-    noise, signal = _energy(first - second), _energy(first)
+    return decibels(energy(first), energy(first - second))
+
+
+def decibels(signal: float, noise: float) -> float:
+    """The ratio of two energies in dB; infinite where there is no noise."""
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
-def _energy(x: Tensor) -> float:
+def energy(x: Tensor) -> float:
     """Sum of squares, added up in float64 row by row: a long sum in float32 would lose digits."""
     wide = x if x.dtype == torch.float64 else x.float()
     rows = wide.reshape(-1, wide.shape[-1]) if wide.ndim > 1 else wide.reshape(1, -1)

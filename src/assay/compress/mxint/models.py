@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 from torch import nn
 
 from assay._core.errors import InputError
-from assay._core.extras import need
-from assay._core.files import replacing, write_text
+from assay.compress._folders import read_folder, write_folder
+from assay.compress._layers import dense_weight, linear_layers, some
 from assay.compress.mxint.formats import get_format
-from assay.compress.mxint.layers import MXConfig, MXLinear, MXTrainingConfig, MXTrainingLinear, dense_weight
-from assay.compress.mxint.metrics import crest_factor, qsnr
+from assay.compress.mxint.layers import MXConfig, MXLinear, MXTrainingConfig, MXTrainingLinear
+from assay.compress.mxint.metrics import crest_factor, decibels, energy
+from assay.compress.mxint.resume import LayerReport, opened, read, unfinished_path, write
 from assay.compress.mxint.tensors import checked_rules
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from matplotlib.axes import Axes
-    from torch import Tensor
 
-MANIFEST, WEIGHTS = "mxint.json", "model.safetensors"
-_VERSION = 1
-
-
-@dataclass(frozen=True)
-class LayerReport:
-    """What became of one layer: its error (dB, of the weight), its bytes when packed, and the seconds it took."""
-
-    layer: str
-    out_features: int
-    in_features: int
-    format: str
-    bits: float
-    bytes: int
-    kappa: float
-    qsnr: float
-    seconds: float
+MANIFEST = "mxint.json"
 
 
 @dataclass(frozen=True)
@@ -108,15 +91,9 @@ class MXReport:
         return axes
 
 
-def linear_layers(model: nn.Module, skip: tuple[str, ...] = ()) -> Iterator[tuple[str, nn.Module]]:
-    """Names and modules of the ``nn.Linear`` and GPT-2 ``Conv1D`` layers that are not skipped."""
-    for name, module in model.named_modules():
-        is_linear = type(module) is nn.Linear or type(module).__name__ == "Conv1D"
-        if is_linear and name not in skip and name.rpartition(".")[2] not in skip:
-            yield name, module
-
-
-def quantize_(model: nn.Module, config: MXConfig | None = None) -> MXReport:
+def quantize_(
+    model: nn.Module, config: MXConfig | None = None, *, checkpoint: str | os.PathLike[str] | None = None
+) -> MXReport:
     """Quantise the linear layers of a model, in place, one after the other.
 
     A layer's dense weight is dropped as soon as its packed one is there: memory peaks at the model and one layer.
@@ -127,6 +104,10 @@ def quantize_(model: nn.Module, config: MXConfig | None = None) -> MXReport:
         With ``nn.Linear`` or GPT-2 ``Conv1D`` layers.
     config : MXConfig, optional
         Default: weights in MXINT8, activations as they are, all layers but ``lm_head``.
+    checkpoint : path, optional
+        Folder for finished layers: an interrupted call goes on behind the last of them. Each is kept under a hash of
+        its dense weight and the options, so another model or format finds nothing there. It can go when the model is
+        saved.
 
     Returns
     -------
@@ -136,7 +117,7 @@ def quantize_(model: nn.Module, config: MXConfig | None = None) -> MXReport:
     ------
     InputError
         There is no layer to quantise, a mapping names one that is not there, a format is unknown, or a weight holds
-        NaN or infinity.
+        NaN or infinity, or `checkpoint` is a file.
 
     Examples
     --------
@@ -151,20 +132,36 @@ def quantize_(model: nn.Module, config: MXConfig | None = None) -> MXReport:
     formats = config.weight if isinstance(config.weight, dict) else dict.fromkeys(found, config.weight)
     for name in formats:
         if name not in found:
-            raise InputError(f"the model has no linear layer {name!r} to quantise; it has {_some(found)}")
+            raise InputError(f"the model has no linear layer {name!r} to quantise; it has {some(found)}")
     if not formats:
         raise InputError(
             f"the model has no linear layer to quantise apart from those skipped ({', '.join(config.skip)})"
         )
     for fmt in (*formats.values(), *([config.activation] if config.activation else [])):
         get_format(fmt)
+    folder = None if checkpoint is None else opened(checkpoint)
     done = []
     for name, fmt in formats.items():
-        done.append(_quantize_layer(model, name, found.pop(name), replace(config, weight=fmt)))
+        done.append(_quantize_layer(model, name, found.pop(name), replace(config, weight=fmt), folder))
     return MXReport(tuple(done), sum(p.numel() * p.element_size() for p in model.parameters()))
 
 
-def _quantize_layer(model: nn.Module, name: str, linear: nn.Module, config: MXConfig) -> LayerReport:
+def _quantize_layer(
+    model: nn.Module, name: str, linear: nn.Module, config: MXConfig, folder: Path | None
+) -> LayerReport:
+    path = None if folder is None else unfinished_path(folder, linear, config)
+    known = None if path is None else read(path, linear)
+    if known is not None:
+        packed, report = known
+    else:
+        packed, report = _packed(name, linear, config)
+        if path is not None:
+            write(path, packed, report)
+    model.set_submodule(name, packed)
+    return replace(report, layer=name)
+
+
+def _packed(name: str, linear: nn.Module, config: MXConfig) -> tuple[MXLinear, LayerReport]:
     start = time.perf_counter()
     try:
         packed = MXLinear.from_linear(linear, config)
@@ -172,23 +169,25 @@ def _quantize_layer(model: nn.Module, name: str, linear: nn.Module, config: MXCo
         raise InputError(f"layer {name!r}: {error}") from None
     seconds = time.perf_counter() - start
     weight, _ = dense_weight(linear)
-    fmt = packed.weight_format
     stored = [packed.codes, packed.scales, *([] if packed.tensor_scale is None else [packed.tensor_scale])]
     n_bytes = sum(part.numel() * part.element_size() for part in stored)
-    kappas = crest_factor(weight, packed.width)
+    noise = signal = 0.0
+    kappas = []
+    for span, decoded in packed.row_parts():  # in parts: the copies of a whole layer would be the peak of memory
+        signal, noise = signal + energy(weight[span]), noise + energy(weight[span] - decoded)
+        kappas.append(crest_factor(weight[span], packed.width))
     report = LayerReport(
         name,
         packed.out_features,
         packed.in_features,
-        fmt.name,
+        packed.weight_format.name,
         8 * n_bytes / weight.numel(),
         n_bytes,
-        float(pd.Series(kappas).median()),
-        qsnr(weight, packed.weight),
+        float(pd.Series(np.concatenate(kappas)).median()),
+        decibels(signal, noise),
         seconds,
     )
-    model.set_submodule(name, packed)
-    return report
+    return packed, report
 
 
 def prepare_training_(model: nn.Module, config: MXTrainingConfig | None = None) -> tuple[str, ...]:
@@ -242,37 +241,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     InputError
         The model holds no quantised layer, or the folder cannot be written.
     """
-    safetensors = need("safetensors.torch", extra="lm", purpose="saving a quantised model")
-    layers = {name: module.options() for name, module in model.named_modules() if isinstance(module, MXLinear)}
-    if not layers:
-        raise InputError("the model holds no quantised layer; call quantize_ first")
-    target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise InputError(f"{target} is a file; give the name of a folder to write to")
-    target.mkdir(parents=True, exist_ok=True)
-    kept, tied = _untied(model)
-    with replacing(target / WEIGHTS) as temporary:
-        safetensors.save_file(kept, str(temporary))
-    config: Any = getattr(model, "config", None)
-    if hasattr(config, "save_pretrained"):
-        config.save_pretrained(target)
-    # Last: without it the folder is not taken for a quantised model.
-    write_text(target / MANIFEST, json.dumps({"version": _VERSION, "layers": layers, "tied": tied}, indent=1))
-
-
-def _untied(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The state dict without tensors that it holds under another name, and those names."""
-    kept: dict[str, Tensor] = {}
-    tied: dict[str, str] = {}
-    first: dict[tuple[Any, ...], str] = {}
-    for name, tensor in model.state_dict().items():
-        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
-        if place in first:
-            tied[name] = first[place]
-            continue
-        first[place] = name
-        kept[name] = tensor.contiguous()
-    return kept, tied
+    write_folder(model, folder, MANIFEST, MXLinear)
 
 
 def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> Any:
@@ -295,55 +264,4 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> Any:
     InputError
         The folder or a part of it is missing, was changed, or does not fit `model`.
     """
-    safetensors = need("safetensors.torch", extra="lm", purpose="loading a quantised model")
-    broken = need("safetensors", extra="lm", purpose="loading a quantised model").SafetensorError
-    place = Path(folder)
-    layers, tied = _read_manifest(place)
-    made: Any = model if model is not None else _empty_model(place)
-    modules = dict(made.named_modules())
-    for name, options in layers.items():
-        if name not in modules:
-            raise InputError(f"{place / MANIFEST} names the layer {name!r}, which the model does not have")
-        try:
-            made.set_submodule(name, MXLinear.from_options(options))
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{place / MANIFEST}, layer {name!r}: {error} is missing or not understood") from None
-    try:
-        state = safetensors.load_file(str(place / WEIGHTS))
-        state |= {name: state[other] for name, other in tied.items()}
-        made.load_state_dict(state, assign=True)
-    except (OSError, KeyError, RuntimeError, broken) as error:
-        raise InputError(f"{place / WEIGHTS} does not fit the model: {' '.join(str(error).split())[:300]}") from None
-    if hasattr(made, "tie_weights"):
-        made.tie_weights()
-    return made.eval()
-
-
-def _read_manifest(place: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    path = place / MANIFEST
-    if not path.is_file() or not (place / WEIGHTS).is_file():
-        raise InputError(f"{place} holds no {MANIFEST} and {WEIGHTS}, so it is not a folder that save wrote")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        version, layers, tied = manifest["version"], manifest["layers"], manifest["tied"]
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{path} is not a manifest of quantised layers; save the model again") from None
-    if version != _VERSION or not isinstance(layers, dict) or not isinstance(tied, dict):
-        raise InputError(f"{path} has version {version!r}; this Assay reads version {_VERSION}")
-    return layers, tied
-
-
-def _empty_model(place: Path) -> nn.Module:
-    transformers = need("transformers", extra="lm", purpose="loading a language model")
-    accelerate = need("accelerate", extra="lm", purpose="loading a language model")
-    if not (place / "config.json").is_file():
-        raise InputError(f"{place} holds no config.json; give the dense architecture as model=")
-    config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True)
-    with accelerate.init_empty_weights(include_buffers=False):
-        made: nn.Module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    return made
-
-
-def _some(names: Any) -> str:
-    listed = list(names)
-    return ", ".join(listed[:4]) + (f" and {len(listed) - 4} more" if len(listed) > 4 else "") or "none"
+    return read_folder(folder, MANIFEST, MXLinear, model)

@@ -214,7 +214,7 @@ def fake_quant(
     """
     made, rules = get_format(fmt), checked_rules(scale_rule, clip, nonfinite)
     tensor = checked_tensor(x, axis)
-    done: Any = _StraightThrough.apply(  # type: ignore[no-untyped-call]
+    done: Any = _StraightThrough.apply(  # type: ignore[no-untyped-call]  # torch leaves apply untyped
         tensor, made, axis % tensor.ndim, rules, rotate, seed, strict
     )
     result: ArrayOrTensor = done.numpy() if isinstance(x, np.ndarray) else done
@@ -271,7 +271,7 @@ def _scaled(
     for start in range(0, n_blocks, step):
         span = slice(start, start + step)
         part = blocks[span].float()
-        room = out[span] if keeps and out is not None else scratch[: len(part)]  # type: ignore[index]
+        room = out[span] if keeps and out is not None else scratch[: len(part)]  # type: ignore[index]  # None iff keeps
         absmax = torch.abs(part, out=room).amax(-1, keepdim=True)
         bad = None
         if part.numel() and not math.isfinite(absmax.amax()):
@@ -337,7 +337,7 @@ def checked_rules(scale_rule: str, clip: str, nonfinite: str) -> Rules:
     ):
         if given not in known:
             raise InputError(f"{name}={given!r} is not one of {', '.join(known)}")
-    return Rules(scale_rule, clip, nonfinite)  # type: ignore[arg-type]
+    return Rules(scale_rule, clip, nonfinite)  # type: ignore[arg-type]  # checked to be of those just now
 
 
 def checked_tensor(x: Any, axis: int) -> Tensor:

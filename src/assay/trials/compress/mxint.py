@@ -25,109 +25,113 @@ if TYPE_CHECKING:
 
 # --------------------------------------------------------------------------------------------- the text, the model
 
-#: Positions of a window that are compared; those before them are context.
-N_SCORED = 64
+#: Tokens of a window, and questions of multiple choice that go with it. At quick a case must take about a second, and
+#: its six questions are too few to tell formats apart; at standard a window is one of those in the family's picture.
+TOKENS = {"quick": 64, "standard": 128, "full": 512}
+QUESTIONS = {"quick": 1, "standard": 5, "full": 5}
 
 
 def text_of(path: str | None) -> str:
-    """A user's file, or the topics of Python's own reference that every installation holds."""
+    """A user's file, or the held-out text of the family."""
     if path is None:
-        from pydoc_data.topics import topics
+        from assay.models import quality
 
-        return "\n\n".join(topics[name] for name in sorted(topics))
+        return quality.held_out_text()
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from None
 
 
-@lru_cache(maxsize=1)
-def full_model(name: str) -> tuple[Any, Any]:
+def fresh_model(name: str) -> tuple[Any, Any]:
+    """A model of its own, as it is changed in place, and the tokenizer."""
     from assay.models import demo_lm, load_lm
 
     return demo_lm() if name == "demo" else load_lm(name)
 
 
 @lru_cache(maxsize=4)  # the arms of the largest part; packed, each is a quarter of the model or less
-def cast_model(name: str, weight: str, activation: str, rotate: str | None) -> Any:
+def cast_model(name: str, weight: str, activation: str, rotate: str | None) -> tuple[Any, Any]:
     from assay.compress.mxint import MXConfig, quantize_
-    from assay.models import demo_lm, load_lm
 
-    model, _ = demo_lm() if name == "demo" else load_lm(name)  # one of its own: it is changed in place
-    quantize_(model, MXConfig(weight=weight, activation=activation, rotate=rotate))  # type: ignore[arg-type]
-    return model
+    model, tokenizer = fresh_model(name)
+    turned: Any = rotate
+    quantize_(model, MXConfig(weight=weight, activation=activation, rotate=turned))
+    return model, tokenizer
+
+
+@lru_cache(maxsize=1)
+def torchao_model(name: str) -> tuple[Any, Any]:
+    """INT8 as people run it today: a scale for each channel of a weight and, as they come, for each token."""
+    import torch
+
+    quantization = need("torchao.quantization", extra="torchao", purpose="the INT8 baseline of mxint")
+    model, tokenizer = fresh_model(name)
+    quantization.quantize_(
+        model.requires_grad_(False),
+        quantization.Int8DynamicActivationInt8WeightConfig(),
+        lambda module, layer: type(module) is torch.nn.Linear and layer != "lm_head",
+    )
+    return model, tokenizer
 
 
 class Text(NamedTuple):
-    """A text as tokens, the model, and the length of a window."""
+    """A text, the model that reads it, the tokens of a window and the questions that go with it."""
 
     model: str
-    ids: np.ndarray[Any, Any]
+    text: str
     n_tokens: int
+    n_questions: int
 
 
-class Window(NamedTuple):
-    """What an arm sees: which model to cast, and a window of text."""
+class Asked(NamedTuple):
+    """What an arm sees: which model to cast, and a window and questions with what the full model said."""
 
     model: str
-    ids: np.ndarray[Any, Any]
+    part: Any
 
 
 def load_text(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
     need("torch", extra="lm", purpose="the trial of mxint")
-    model, n_tokens = str(params["model"]), int(params["tokens"])
-    if n_tokens <= N_SCORED:
-        raise InputError(f"-p tokens={n_tokens}: a window needs more than the {N_SCORED} tokens that are scored")
-    text = text_of(path)[:400_000]
-    _, tokenizer = full_model(model)
-    ids = np.asarray(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-    if len(ids) < 6 * n_tokens:
-        raise InputError(f"{path}: {len(ids)} tokens give fewer than 6 windows of {n_tokens}; bring a longer text")
+    need("torchao", extra="torchao", purpose="the INT8 baseline of mxint")
+    model, n_tokens = str(params["model"]), int(params["tokens"]) or TOKENS[scale]
+    text = text_of(path)[:1_000_000]
     name = "the Python reference" if path is None else path
     said = "SmolLM2-135M-Instruct" if model == "demo" else model
-    return Data(f"{said} on {name}", len(ids), Text(model, ids, n_tokens), path)
+    return Data(f"{said} on {name}", len(text), Text(model, text, n_tokens, QUESTIONS[scale]), path)
 
 
 def windows(text: Text, n: int, seed: int) -> Iterator[Case]:
-    """Windows that do not overlap, in random order, with what the full model says on each."""
-    starts = np.arange(len(text.ids) // text.n_tokens) * text.n_tokens
-    for start in np.random.default_rng(seed).permutation(starts)[:n]:
-        ids = text.ids[start : start + text.n_tokens]
-        logits = last_logits(full_model(text.model)[0], ids)
-        yield Case(f"tokens {start} to {start + text.n_tokens}", Window(text.model, ids), (ids, top_logits(logits)))
+    """A window and a few questions each, which no other case has: the same ones for every method of the family."""
+    from assay.models import quality
+
+    model, tokenizer = fresh_model(text.model)
+    reference = quality.reference(
+        model, tokenizer, n_windows=n, n_tokens=text.n_tokens, n_questions=text.n_questions * n, text=text.text
+    )
+    for number, part in enumerate(reference.split(n)):
+        yield Case(f"window {number + 1} and its questions", Asked(text.model, part))
 
 
-def last_logits(model: Any, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Logits (N_SCORED, n_vocabulary) at the last positions."""
-    import torch
+def cast(weight: str, activation: str, rotate: str | None, asked: Asked, seed: int) -> Any:
+    from assay.models import quality
 
-    with torch.inference_mode():
-        return np.asarray(model(torch.from_numpy(ids)[None], logits_to_keep=N_SCORED).logits[0].float())
+    return quality.measure(*cast_model(asked.model, weight, activation, rotate), asked.part)
 
 
-def top_logits(logits: np.ndarray[Any, Any], k: int = 25) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    ids = np.argpartition(-logits, k, axis=1)[:, :k]
-    return ids, np.take_along_axis(logits, ids, axis=1)
+def torchao_int8(asked: Asked, seed: int) -> Any:
+    from assay.models import quality
+
+    return quality.measure(*torchao_model(asked.model), asked.part)
 
 
-def cast(weight: str, activation: str, rotate: str | None, window: Window, seed: int) -> np.ndarray[Any, Any]:
-    return last_logits(cast_model(window.model, weight, activation, rotate), window.ids)
-
-
-def distance(case: Case, logits: np.ndarray[Any, Any]) -> dict[str, float]:
-    """KL of the 25 likeliest tokens (the paper's metric), agreement on the likeliest, loss on the true next token."""
-    import torch
-
-    from assay.compress.mxint import token_losses, top_k_kl
-
-    ids, (top, reference) = case.truth
-    seen = torch.from_numpy(np.take_along_axis(logits, top, axis=1))
-    kl = top_k_kl(torch.from_numpy(reference), seen, k=top.shape[1])
-    first = np.take_along_axis(top, reference.argmax(1)[:, None], axis=1)[:, 0]
+def distance(case: Case, found: Any) -> dict[str, float]:
+    """KL of the 25 likeliest tokens (the paper's metric), agreement, loss on the true next token, right answers."""
     return {
-        "kl": float(kl.mean()),
-        "same_token": float(np.mean(logits.argmax(1) == first)),
-        "loss": float(token_losses(torch.from_numpy(logits), torch.from_numpy(ids[-N_SCORED:])).mean()),
+        "kl": found.kl_mean,
+        "same_token": found.same_token_mean,
+        "loss": float(found.nll.mean()),
+        "choice": found.accuracy,
     }
 
 
@@ -258,7 +262,7 @@ def train(fmt: str | None, clip: Any, lesson: Lesson, seed: int) -> dict[str, np
         batch = text[row[:, None] + torch.arange(CONTEXT + 1)]
         loss = torch.nn.functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
         optimizer.step()
         schedule.step()
     return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
@@ -289,6 +293,7 @@ CAST_METRICS = (
     Metric("kl", better="lower", scale="log", unit="nats", help="divergence from the full model on its 25 top tokens"),
     Metric("same_token", better="higher", help="share of positions with the same likeliest token"),
     Metric("loss", better="lower", unit="nats", help="surprise at the true next token"),
+    Metric("choice", better="higher", help="share of multiple-choice questions answered right; chance is 0.25"),
 )
 CAST: dict[str, Any] = {
     "slug": "mxint",
@@ -296,7 +301,8 @@ CAST: dict[str, Any] = {
     "cases": windows,
     "metrics": CAST_METRICS,
     "score": distance,
-    "params": {"model": "demo", "tokens": 96},
+    "params": {"model": "demo", "tokens": 0},
+    "threads": 2,
 }
 
 TRIAL = Trial(
@@ -304,10 +310,10 @@ TRIAL = Trial(
     arms=(
         Arm("MXINT8", both("mxint8")),
         Arm("MXFP8 (E4M3)", both("mxfp8"), baseline=True),
-        Arm("INT8, a scale a channel and a token", both("int8"), baseline=True),
+        Arm("INT8, a scale a channel and a token (torchao)", torchao_int8, baseline=True),
         Arm("FP8, a scale a channel and a token", both("fp8"), baseline=True),
     ),
-    n_cases={"quick": 6, "standard": 40, "full": 200},
+    n_cases={"quick": 6, "standard": 24, "full": 200},
     also=(
         Trial(
             part="four-bit",
@@ -317,7 +323,7 @@ TRIAL = Trial(
                 Arm("NVFP4", both("nvfp4"), baseline=True),
                 Arm("NVINT4", both("nvint4"), baseline=True),
             ),
-            n_cases={"quick": 6, "standard": 40, "full": 200},
+            n_cases={"quick": 6, "standard": 24, "full": 200},
             **CAST,
         ),
         Trial(

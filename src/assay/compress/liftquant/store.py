@@ -1,0 +1,58 @@
+"""Folders with packed weights: `save` and `load`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from assay.compress._folders import WEIGHTS, read_folder, write_folder
+from assay.compress.liftquant.layers import LiftQuantLinear
+
+if TYPE_CHECKING:
+    import os
+
+    from torch import nn
+
+MANIFEST = "liftquant.json"
+
+__all__ = ["MANIFEST", "WEIGHTS", "load", "save"]
+
+
+def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
+    """Write a quantised model to a folder: packed weights in safetensors, and what is needed to load them.
+
+    Parameters
+    ----------
+    model : nn.Module
+        After :func:`~assay.compress.liftquant.quantize_`.
+    folder : path
+        Made if it is not there.
+
+    Raises
+    ------
+    InputError
+        The model holds no quantised layer, or the folder cannot be written.
+    """
+    write_folder(model, folder, MANIFEST, LiftQuantLinear)
+
+
+def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> Any:
+    """Load a model that :func:`save` wrote; it gives the same outputs to the last bit.
+
+    Parameters
+    ----------
+    folder : path
+    model : nn.Module, optional
+        The dense architecture, whose values do not matter; None: a Hugging Face causal language model, built from the
+        folder's ``config.json``.
+
+    Returns
+    -------
+    nn.Module
+        In evaluation mode.
+
+    Raises
+    ------
+    InputError
+        The folder or a part of it is missing, was changed, or does not fit `model`.
+    """
+    return read_folder(folder, MANIFEST, LiftQuantLinear, model)
