@@ -1,0 +1,25 @@
+"""Know what to trust: anomalies in logs, text of unknown origin, explanations that may not be stable."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from assay.audit.mpfm import LogWindower, LogWindows, MPFMDetector
+
+__all__ = ["LogWindower", "LogWindows", "MPFMDetector"]
+
+# Loaded when they are asked for: a method that is not used costs nothing.
+_NAMES = {"mpfm": ("LogWindower", "LogWindows", "MPFMDetector")}
+_MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

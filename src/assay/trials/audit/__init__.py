@@ -1,0 +1,1 @@
+"""Trials of the methods that say what to trust."""
