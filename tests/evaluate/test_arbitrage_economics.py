@@ -57,6 +57,31 @@ def test_a_cheap_provider_earns_through_a_reseller_what_it_would_not_alone(marke
     assert table["revenue_cheap"].item() > 0
 
 
+def test_every_number_of_an_economy_has_an_interval_that_holds_it(market, policy):
+    competing = competition(market, policy, at=0.95 * market.frontier, n_boot=40).to_frame()
+    earning = revenue_shares(market, policy, n_boot=40).to_frame()
+    for table, names in ((competing, ("price", "margin")), (earning, ("revenue_dear", "share_cheap", "reseller"))):
+        for name in names:
+            low, value, high = (table[column].to_numpy() for column in (f"{name}_low", name, f"{name}_high"))
+            assert (low <= high).all()
+            assert np.mean((low <= value) & (value <= high)) > 0.9
+
+
+def test_the_interval_of_a_first_price_is_that_of_the_market_price(market, policy):
+    """At the frontier the first posted price is the best provider's spend on all tasks: a mean over tasks."""
+    found = competition(market, policy, n_boot=300).to_frame()
+    rng = np.random.default_rng(1)
+    n = market.n_problems
+    samples = [market.subset(rng.integers(n, size=n)) for _ in range(300)]
+    prices = [float(sample.market_price([sample.frontier])[0]) for sample in samples]
+    spread = np.subtract(*np.quantile(prices, [0.975, 0.025]))
+    assert found["price_high"][0] - found["price_low"][0] == pytest.approx(spread, rel=0.3)
+
+
+def test_without_resamples_there_is_no_interval(market, policy):
+    assert np.isnan(competition(market, policy, n_boot=0).to_frame()["margin_low"]).all()
+
+
 def test_more_money_for_fitting_finds_better_thresholds(market, policy):
     found = fit_budget_curve(market, policy, [20.0, 20_000.0], n_draws=20).to_frame()
     assert found["mean_margin"].iloc[1] > found["mean_margin"].iloc[0]

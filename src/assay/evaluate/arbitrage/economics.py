@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from assay.evaluate.arbitrage.result import MarketCurve
 from assay.evaluate.arbitrage.search import market_prices, scores
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -29,7 +29,14 @@ FIT_BUDGETS = (1.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
 
 
 def competition(
-    market: Market, policy: CascadePolicy, *, at: float | None = None, step: float = UNDERCUT, rounds: int = 20
+    market: Market,
+    policy: CascadePolicy,
+    *,
+    at: float | None = None,
+    step: float = UNDERCUT,
+    rounds: int = 20,
+    n_boot: int = 200,
+    random_state: int = 0,
 ) -> MarketCurve:
     """Resellers undercut each other: posted price ← max((1 − step) × price, C^τ), from the market price on.
 
@@ -42,47 +49,76 @@ def competition(
         The solve rate that is sold; by default the best single provider's.
     step : float in (0, 1)
     rounds : int
+    n_boot, random_state : int
+        Resamples of the tasks behind the 95 % intervals. The thresholds stay; the solve rate keeps its relation to the
+        best single provider's.
 
     Returns
     -------
     MarketCurve
-        round, price, margin: what the cheapest reseller keeps of the price that it posts.
+        round, price, price_low, price_high, margin, margin_low, margin_high: what the cheapest reseller keeps of the
+        price that it posts.
 
     Raises
     ------
     InputError
         Nobody sells that solve rate.
     """
+    import pandas as pd
+
     rate = market.frontier if at is None else float(at)
-    first, cost = float(market.market_price([rate])[0]), float(policy.cost([rate], market)[0])
     if not 0.0 < step < 1.0:
         raise InputError(f"step {step!r} is not between 0 and 1")
-    if not np.isfinite(first):
+    if not np.isfinite(market.market_price([rate])[0]):
         raise InputError(
             f"no single provider reaches a solve rate of {rate:g}, so there is no price to undercut; lower it"
         )
-    return _competition(first, cost, rate, step, rounds, market.unit)
 
+    def posted_and_kept(sample: Market) -> Array:
+        sold = rate * sample.frontier / market.frontier
+        first, cost = float(sample.market_price([sold])[0]), float(policy.cost([sold], sample)[0])
+        # The closed form of the recursion; a cascade that costs more than the market never enters it.
+        posted = np.maximum((1.0 - step) ** np.arange(rounds + 1) * first, min(cost, first))
+        return np.stack([posted, np.zeros(rounds + 1) if cost >= first else (posted - cost) / posted])
 
-def _competition(first: float, cost: float, rate: float, step: float, rounds: int, unit: str) -> MarketCurve:
-    import pandas as pd
-
-    # The closed form of the recursion; a cascade that costs more than the market never enters it.
-    floor = min(cost, first)
-    posted = np.maximum((1.0 - step) ** np.arange(rounds + 1) * first, floor)
-    kept = np.zeros(rounds + 1) if cost >= first else (posted - cost) / posted
+    found = posted_and_kept(market)
+    low, high = _resampled(posted_and_kept, market, n_boot, random_state)
+    columns: dict[str, Any] = {"round": np.arange(rounds + 1)}
+    for row, name in enumerate(("price", "margin")):
+        columns |= {name: found[row], f"{name}_low": low[row], f"{name}_high": high[row]}
     return MarketCurve(
         title=f"Competition at solve rate {rate:.3f}: each round a reseller undercuts by {step:.0%}",
-        table=pd.DataFrame({"round": np.arange(rounds + 1), "price": posted, "margin": kept}),
+        table=pd.DataFrame(columns),
         x="round",
         lines=("margin",),
-        bands={},
+        bands={"margin": ("margin_low", "margin_high")},
         x_label="round",
         y_label="margin (part of the posted price)",
     )
 
 
-def revenue_shares(market: Market, policy: CascadePolicy, solve_rates: ArrayLike | None = None) -> MarketCurve:
+def _resampled(
+    measure: Callable[[Market], Array], market: Market, n_boot: int, random_state: int
+) -> tuple[Array, Array]:
+    """95 % percentile interval of what `measure` gives on resampled tasks; NaN without resamples."""
+    rng = np.random.default_rng(child_seed(random_state, "bootstrap"))
+    n = market.n_problems
+    drawn = [measure(market.subset(np.sort(rng.integers(n, size=n)))) for _ in range(n_boot)]
+    if not drawn:
+        nothing = np.full_like(measure(market), np.nan)
+        return nothing, nothing
+    low, high = np.quantile(np.stack(drawn), [0.025, 0.975], axis=0)
+    return low, high
+
+
+def revenue_shares(
+    market: Market,
+    policy: CascadePolicy,
+    solve_rates: ArrayLike | None = None,
+    *,
+    n_boot: int = 200,
+    random_state: int = 0,
+) -> MarketCurve:
     """Who earns what per task, without a reseller and with one that sells at the market price.
 
     Without: the provider with the lowest price takes all of it. With, where the cascade is cheaper: every provider
@@ -95,12 +131,16 @@ def revenue_shares(market: Market, policy: CascadePolicy, solve_rates: ArrayLike
         Fitted.
     solve_rates : (n_rates,) float, optional
         By default 50 from nine tenths of the best single provider's.
+    n_boot, random_state : int
+        Resamples of the tasks behind the 95 % intervals. The thresholds stay; solve rates keep their relation to the
+        best single provider's.
 
     Returns
     -------
     MarketCurve
-        solve_rate, market_price, without_reseller (who takes it), revenue_<provider>, share_<provider> (of what the
-        providers receive; they sum to 1), reseller, revenue_change (what the providers receive, relative to before).
+        solve_rate, market_price, without_reseller (who takes it), and each with ``_low`` and ``_high``:
+        revenue_<provider>, share_<provider> (of what the providers receive; they sum to 1), reseller, revenue_change
+        (what the providers receive, relative to before).
     """
     import pandas as pd
 
@@ -116,6 +156,34 @@ def revenue_shares(market: Market, policy: CascadePolicy, solve_rates: ArrayLike
         raise InputError(
             f"no single provider reaches a solve rate of {rates[~sold].min():g}, so there is no price; lower it"
         )
+    names = [*(f"revenue_{name}" for name in market.providers), *(f"share_{name}" for name in market.providers)]
+    names += ["reseller", "revenue_change"]
+    found = _revenue(market, policy, rates)
+    low, high = _resampled(
+        lambda sample: _revenue(sample, policy, rates * sample.frontier / top), market, n_boot, random_state
+    )
+    columns = {
+        "solve_rate": rates,
+        "market_price": alone.min(axis=0),
+        "without_reseller": np.asarray(market.providers, dtype=object)[alone.argmin(axis=0)],
+    }
+    for row, name in enumerate(names):
+        columns |= {name: found[row], f"{name}_low": low[row], f"{name}_high": high[row]}
+    lines = (*(f"revenue_{name}" for name in market.providers), "reseller")
+    return MarketCurve(
+        title=f"Revenue per task ({market.unit}) with a reseller at the market price",
+        table=pd.DataFrame(columns),
+        x="solve_rate",
+        lines=lines,
+        bands={name: (f"{name}_low", f"{name}_high") for name in lines},
+        x_label="solve rate",
+        y_label=f"revenue per task ({market.unit})",
+    )
+
+
+def _revenue(market: Market, policy: CascadePolicy, rates: Array) -> Array:
+    """(2 n_providers + 2, n_rates): revenue and share of each provider, the reseller's, the change of the revenue."""
+    alone = market.provider_prices(rates)
     cheapest, before = alone.argmin(axis=0), alone.min(axis=0)
     revenue = np.where(np.arange(len(market.providers))[:, None] == cheapest, before, 0.0)
     solved, spend = policy.curves(market)
@@ -130,25 +198,8 @@ def revenue_shares(market: Market, policy: CascadePolicy, solve_rates: ArrayLike
     revenue[:, enters] = 0.0
     for stage, name in enumerate(policy.order_):
         revenue[market.index(name), enters] = received[stage, enters]
-    shares = revenue / revenue.sum(axis=0)
-    table = {
-        "solve_rate": rates,
-        "market_price": before,
-        "without_reseller": np.asarray(market.providers, dtype=object)[cheapest],
-        **{f"revenue_{name}": row for name, row in zip(market.providers, revenue, strict=True)},
-        **{f"share_{name}": row for name, row in zip(market.providers, shares, strict=True)},
-        "reseller": np.where(enters, before - cost, 0.0),
-        "revenue_change": revenue.sum(axis=0) / before,
-    }
-    return MarketCurve(
-        title=f"Revenue per task ({market.unit}) with a reseller at the market price",
-        table=pd.DataFrame(table),
-        x="solve_rate",
-        lines=(*(f"revenue_{name}" for name in market.providers), "reseller"),
-        bands={},
-        x_label="solve rate",
-        y_label=f"revenue per task ({market.unit})",
-    )
+    earned = revenue.sum(axis=0)
+    return np.vstack([revenue, revenue / earned, np.where(enters, before - cost, 0.0), earned / before])
 
 
 def fit_budget_curve(
