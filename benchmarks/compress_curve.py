@@ -165,10 +165,26 @@ def liftquant() -> Iterator[Setting]:
     yield setting(2.0, data=True)
 
 
+def dynamic_whitening() -> Iterator[Setting]:
+    from assay.compress.dynamic_whitening import WhiteningConfig, factorize_
+
+    def setting(ratio: float) -> Setting:
+        def compress(model: Any, tokenizer: Any) -> float:
+            report = factorize_(model, WhiteningConfig(ratio=ratio), calibration_ids(tokenizer))
+            sizes = ((layer.rank, layer.out_features, layer.in_features) for layer in report.layers)
+            return KEPT * sum(rank * (out + into) if rank else out * into for rank, out, into in sizes)
+
+        return Setting(f"{ratio:g} of the parameters", compress)
+
+    for ratio in (0.9, 0.8, 0.6):
+        yield setting(ratio)
+
+
 METHODS: dict[str, Callable[[], Iterator[Setting]]] = {
     "full": full,
     "mxint": mxint,
     "liftquant": liftquant,
+    "dynamic-whitening": dynamic_whitening,
     "rtn": rtn,
     "gptq": gptq,
     "torchao": torchao,
@@ -229,11 +245,12 @@ LOOKS = {
     "full": ("#000000", "*"),
     "mxint": ("#0072B2", "o"),
     "liftquant": ("#009E73", "v"),
+    "dynamic-whitening": ("#CC79A7", "P"),
     "rtn": ("#999999", "s"),
     "gptq": ("#D55E00", "^"),
     "torchao": ("#E69F00", "D"),
 }
-OTHER_LOOKS = (("#CC79A7", "P"), ("#56B4E9", "X"), ("#F0E442", "h"))
+OTHER_LOOKS = (("#56B4E9", "X"), ("#F0E442", "h"))
 
 
 def draw(table: pd.DataFrame, full_perplexity: float) -> Axes:

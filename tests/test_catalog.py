@@ -52,9 +52,9 @@ class TestAvailableMethods:
         name = method.slug.replace("-", "_")
         places = [
             ROOT / "src/assay" / method.family / name,
-            ROOT / "src/assay/trials" / method.family / f"{name}.py",
+            ROOT / "src/assay/trials" / method.family / name,
             ROOT / "docs/methods" / f"{method.slug}.md",
-            ROOT / "benchmarks" / f"{name}.py",
+            ROOT / "benchmarks" / name,
         ]
         assert [p for p in places if not p.exists() and not p.with_suffix(".py").exists()] == []
 

@@ -151,7 +151,7 @@ def test_ones_own_table_is_read_by_its_columns(tmp_path, monkeypatch):
 
 def test_without_the_texts_the_message_says_what_to_put_where(tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"^short-text-agnews is not here: put the file at .*agnews\.csv\.gz \(columns"):
+    with pytest.raises(InputError, match=r"^short-text-agnews is not here: put the file at .*agnews\.csv\.gz"):
         TRIAL.load(None, "quick", TRIAL.params)
 
 

@@ -37,6 +37,8 @@ class Method(NamedTuple):
 METHODS = (
     Method("assay.compress.mxint", "mxint.json", "MXConfig"),
     Method("assay.compress.liftquant", "liftquant.json", "LiftQuantConfig"),
+    Method("assay.compress.dynamic_whitening", "dynamic_whitening.json"),
+    Method("assay.compress.rt_lynx", "rt_lynx.json"),
 )
 
 

@@ -115,7 +115,7 @@ class Small:
 
 @cache
 def training_text() -> str:
-    """English about Python: the docstrings of its standard library and half its reference, about 1.7 million characters.
+    """English about Python: docstrings of its standard library and half its reference, about 1.7 million characters.
 
     It shares no paragraph with :func:`assay.models.quality.held_out_text`, on which models are measured. It belongs to
     the installed Python, so figures compare within a version of it.

@@ -1,0 +1,174 @@
+"""Second moments of what goes into linear layers, taken while a block runs on calibration data."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from assay._core.errors import InputError
+from assay.compress._blocks import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor, nn
+
+
+class _Enough(Exception):  # noqa: N818  # it is no error: it ends a forward pass early
+    pass
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that are called with the same tensor; `is_once`: one call of each in a pass."""
+
+    layers: tuple[str, ...]
+    is_once: bool
+
+
+@dataclass
+class Moments:
+    """Sums over tokens: x̂ x̂ᵀ of the inputs as they are now, x xᵀ of the full model's, and x x̂ᵀ; None: not taken."""
+
+    now: Tensor | None = None
+    full: Tensor | None = None
+    cross: Tensor | None = None
+    n_tokens: int = 0
+
+
+@dataclass
+class Watch:
+    """Which moments to take, and where the full model runs beside: a dense copy of the block and its calls."""
+
+    masks: Sequence[Tensor | None]
+    dense: nn.Module | None = None
+    dense_calls: list[Call] = field(default_factory=list)
+    cross: bool = False
+
+
+def token_masks(batches: Sequence[Call]) -> list[Tensor | None]:
+    """The padding mask (n_sequences, n_tokens) that came with each batch."""
+    found: list[Tensor | None] = []
+    for call in batches:
+        mask = call.kwargs.get("attention_mask")
+        if isinstance(mask, torch.Tensor) and mask.ndim == 2 and not bool(mask.bool().all()):
+            found.append(mask.bool())
+            continue
+        found.append(None)
+    return found
+
+
+def without_cache(calls: Sequence[Call]) -> list[Call]:
+    """Calls that can be repeated: keys and values of an earlier pass are not kept."""
+    return [
+        Call(call.args, {name: None if type(value).__name__.endswith("Cache") else value
+                         for name, value in call.kwargs.items()})
+        for call in calls
+    ]  # fmt: skip
+
+
+@torch.no_grad()
+def groups_in_order(block: nn.Module, layers: Mapping[str, nn.Module], calls: Sequence[Call]) -> list[Group]:
+    """Layers by the tensor that they are called with, in the order of the first call. Some may never be called."""
+    missing = dict(layers)
+    made: list[Group] = []
+    for call in calls:
+        if not missing:
+            break
+        seen: list[tuple[Tensor, int, list[str]]] = []  # holds the tensors, so that no identity is used twice
+        counts: dict[str, int] = {}
+
+        def note(name: str, x: Tensor, seen: Any = seen, counts: Any = counts) -> None:
+            counts[name] = counts.get(name, 0) + 1
+            if counts[name] > 1:
+                return
+            for known, version, names in seen:
+                if known is x and version == x._version:
+                    names.append(name)
+                    return
+            seen.append((x, x._version, [name]))
+
+        _run(block, missing, call, note)
+        made += [Group(tuple(names), all(counts[name] == 1 for name in names)) for _, _, names in seen]
+        missing = {name: layer for name, layer in missing.items() if name not in counts}
+    return made
+
+
+@torch.no_grad()
+def moments(
+    model: nn.Module, block: nn.Module, prefix: str, groups: Sequence[Group], calls: Sequence[Call], watch: Watch
+) -> dict[Group, Moments]:
+    """Run the block on every call and sum the moments of the inputs of each group.
+
+    Raises
+    ------
+    InputError
+        An input holds NaN or infinity.
+    """
+    first = {group.layers[0]: group for group in groups}
+    found = {group: Moments() for group in groups}
+    now = {name: model.get_submodule(name) for name in first}
+    dense = {} if watch.dense is None else {name: watch.dense.get_submodule(name[len(prefix):].lstrip("."))
+                                            for name in first}  # fmt: skip
+    stops_at = groups[0].layers[0] if len(groups) == 1 and groups[0].is_once else None
+    for number, call in enumerate(calls):
+        inputs = _inputs(block, now, call, watch.masks[number], stops_at)
+        full = {}
+        if watch.dense is not None:
+            full = _inputs(watch.dense, dense, watch.dense_calls[number], watch.masks[number], stops_at)
+        for name, x in inputs.items():
+            sums = found[first[name]]
+            sums.n_tokens += len(x)
+            sums.now = _added(sums.now, x, x, name)
+            if name not in full or len(full[name]) != len(x):  # routed elsewhere
+                continue
+            sums.full = _added(sums.full, full[name], full[name], name)
+            if watch.cross:
+                sums.cross = _added(sums.cross, full[name], x, name)
+    return {group: sums for group, sums in found.items() if sums.now is not None}
+
+
+def _added(total: Tensor | None, left: Tensor, right: Tensor, name: str) -> Tensor:
+    # Half-precision sums would not be positive definite; a batch is summed in float32, batches in float64.
+    part = left.float().T @ right.float()
+    if not bool(torch.isfinite(part.diagonal().sum())):
+        raise InputError(f"layer {name!r}: its inputs on the calibration data hold NaN or infinity")
+    return part.double() if total is None else total.add_(part)
+
+
+def _inputs(
+    block: nn.Module, layers: Mapping[str, nn.Module], call: Call, mask: Tensor | None, stops_at: str | None
+) -> dict[str, Tensor]:
+    """Inputs of the layers as rows (n_tokens, in_features) without padding."""
+    parts: dict[str, list[Tensor]] = {}
+
+    def keep(name: str, x: Tensor) -> None:
+        parts.setdefault(name, []).append(_rows(x, mask))
+        if name == stops_at:
+            raise _Enough
+
+    _run(block, layers, call, keep)
+    return {name: xs[0] if len(xs) == 1 else torch.cat(xs) for name, xs in parts.items()}
+
+
+def _rows(x: Tensor, mask: Tensor | None) -> Tensor:
+    rows = x.detach().reshape(-1, x.shape[-1])
+    if mask is not None and len(rows) == mask.numel():
+        rows = rows[mask.flatten().to(rows.device)]
+    return rows
+
+
+def _run(block: nn.Module, layers: Mapping[str, nn.Module], call: Call, see: Callable[[str, Tensor], None]) -> None:
+    def hook(name: str) -> Callable[..., None]:
+        return lambda module, args, kwargs: see(name, args[0] if args else next(iter(kwargs.values())))
+
+    handles = [layer.register_forward_pre_hook(hook(name), with_kwargs=True) for name, layer in layers.items()]
+    try:
+        with contextlib.suppress(_Enough):
+            block(*call.args, **call.kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,124 @@
+"""`assay use rt-lynx`: from a folder of a model to a folder of a sparse one, through the door that a user takes."""
+
+import numpy as np
+import pytest
+import torch
+
+from assay._core.errors import InputError
+from assay._core.tables import read_table
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run the command in a fresh folder and return what it printed."""
+    import typer
+
+    from assay.cli.use.rt_lynx import app
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        typer.main.get_command(app).main([str(a) for a in arguments], prog_name="rt-lynx", standalone_mode=False)
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    """A tiny Llama with a tokenizer of 97 words, as save_pretrained writes them."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=128,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(97)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(" ".join(f"w{i}" for i in np.random.default_rng(0).integers(97, size=1600)))
+    return path
+
+
+def test_a_model_is_written_sparse_and_loads(run, model_dir, text, tmp_path):
+    printed = run(
+        model_dir, "--calibration", text, "--rank", 8, "-o", "out", "--table", "layers.csv", "--plot", "e.svg"
+    )
+    assert "12 of 12 layers with 2:4 inputs" in printed
+    from assay.compress.rt_lynx import load
+    from assay.models import load_lm
+
+    full, _ = load_lm(model_dir)
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        gap = (load(tmp_path / "out")(ids).logits - full(ids).logits).norm() / full(ids).logits.norm()
+    assert 0 < gap < 0.5
+    assert len(read_table(tmp_path / "layers.csv", {"layer": "text", "error": "number"})) == 12
+    assert (tmp_path / "e.svg").read_text().lstrip().startswith("<?xml")
+    assert not (tmp_path / "out.layers").exists()
+
+
+def test_a_budget_chooses_the_rank(run, model_dir, text, tmp_path):
+    run(model_dir, "--calibration", text, "--budget", "100KB", "-o", "out", "--repairs-only")
+    size = (tmp_path / "out" / "adapter_model.safetensors").stat().st_size
+    # A rank takes 4 bytes x 2 blocks x (128 + 2 x 96 + 3 x 160) = 6.4 kB.
+    assert 80_000 < size <= 100_000
+
+
+def test_other_patterns_and_layers(run, model_dir, text):
+    printed = run(
+        model_dir, "--calibration", text, "--pattern", "4:8", "--targets", r"\.mlp\.", "--rank", 0, "-o", "out"
+    )
+    assert "6 of 6 layers with 4:8 inputs, 0.500 of their multiply-adds; 0 parameters added" in printed
+
+
+def test_the_help_opens_with_an_example(run):
+    assert r"assay use rt-lynx demo --targets '\.mlp\.' -o smollm2-sparse" in " ".join(run("--help").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--pattern", "half"], r"^--pattern takes two numbers such as 2:4, not 'half'$"),
+        (["--pattern", "5:4"], r"^n=5, m=4: expected 1 <= n <= m <= 16"),
+        (["--budget", "much"], r"^--budget takes a size such as 60MB or 1\.5GB, not 'much'$"),
+        (["--budget", "1K"], r"^--budget 0\.00 MB: repairs of rank 1 take 0\.0\d MB; use --rank 0 for none$"),
+        (["--calibration", "absent.txt"], r"^absent\.txt cannot be read as UTF-8 text"),
+        (["--calibration", "short.txt"], r"^the calibration text has 3 tokens; bring at least 256$"),
+        (["--targets", "experts"], r"^no linear layer matches targets='experts'; the model has model\.layers\.0"),
+        (["--plot", "x.gif"], r"^x\.gif: a picture is written as one of \.png, \.svg, \.pdf$"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(run, model_dir, tmp_path, arguments, message):
+    (tmp_path / "short.txt").write_text("w1 w2 w3")
+    with pytest.raises(InputError, match=message):
+        run(model_dir, "-o", "out", *arguments)
+
+
+def test_a_folder_in_use_is_not_written_to(run, model_dir, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").touch()
+    with pytest.raises(InputError, match=r"^full is there already; give the name of a new or empty folder$"):
+        run(model_dir, "-o", "full")
+
+
+def test_a_diffusers_folder_is_sent_to_python(run, tmp_path):
+    (tmp_path / "pipe").mkdir()
+    (tmp_path / "pipe" / "model_index.json").write_text("{}")
+    with pytest.raises(InputError, match=r"^pipe is a diffusers folder, whose calibration needs its pipeline; use"):
+        run("pipe", "-o", "out")
+
+
+def test_a_model_that_is_not_there(run):
+    with pytest.raises(InputError, match=r"nowhere: no such folder$"):
+        run("nowhere", "-o", "out")
