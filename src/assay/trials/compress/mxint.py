@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Tokens of a window, and questions of multiple choice that go with it. At quick a case must take about a second, and
 #: its six questions are too few to tell formats apart; at standard a window is one of those in the family's picture.
 TOKENS = {"quick": 64, "standard": 128, "full": 512}
-QUESTIONS = {"quick": 1, "standard": 5, "full": 5}
+QUESTIONS = {"quick": 1, "standard": 2, "full": 5}
 
 
 def text_of(path: str | None) -> str:
@@ -313,7 +313,7 @@ TRIAL = Trial(
         Arm("INT8, a scale a channel and a token (torchao)", torchao_int8, baseline=True),
         Arm("FP8, a scale a channel and a token", both("fp8"), baseline=True),
     ),
-    n_cases={"quick": 6, "standard": 24, "full": 200},
+    n_cases={"quick": 6, "standard": 12, "full": 200},
     also=(
         Trial(
             part="four-bit",
@@ -323,7 +323,7 @@ TRIAL = Trial(
                 Arm("NVFP4", both("nvfp4"), baseline=True),
                 Arm("NVINT4", both("nvint4"), baseline=True),
             ),
-            n_cases={"quick": 6, "standard": 24, "full": 200},
+            n_cases={"quick": 6, "standard": 12, "full": 200},
             **CAST,
         ),
         Trial(
@@ -362,7 +362,7 @@ TRIAL = Trial(
             ),
             metrics=(Metric("loss", better="lower", scale="log", unit="nats a byte", help="on held-out text"),),
             score=held_out_loss,
-            n_cases={"quick": 6, "standard": 12, "full": 24},
+            n_cases={"quick": 6, "standard": 8, "full": 24},
             params={"steps": 0},
         ),
     ),
