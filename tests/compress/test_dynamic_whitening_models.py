@@ -418,7 +418,7 @@ def test_a_checkpoint_of_another_run_is_refused(change, tmp_path):
 def test_a_damaged_layer_of_a_checkpoint_is_named(tmp_path):
     factorize_(mlp(64, 64), WhiteningConfig(ratio=0.5), normal(100, 64), checkpoint=tmp_path)
     next(tmp_path.glob("*.safetensors")).write_bytes(b"half")
-    with pytest.raises(InputError, match=r"\.safetensors is damaged; remove it, and the layer is factorised again$"):
+    with pytest.raises(InputError, match=r"\.safetensors is damaged; remove it, and the layer is made again$"):
         factorize_(mlp(64, 64), WhiteningConfig(ratio=0.5), normal(100, 64), checkpoint=tmp_path)
 
 
@@ -458,7 +458,7 @@ def test_factors_can_be_stored_in_half_precision(tmp_path):
 
 
 def test_a_model_that_was_not_factorised_is_not_saved(tmp_path):
-    with pytest.raises(InputError, match=r"^the model holds no factorised layer; call factorize_ first$"):
+    with pytest.raises(InputError, match=r"^the model holds no compressed layer; call factorize_ first$"):
         save(mlp(8, 8), tmp_path / "out")
 
 
@@ -488,7 +488,7 @@ def test_a_manifest_that_names_another_layer_is_refused(tmp_path):
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 1}'])
 def test_a_broken_manifest_is_refused(text, tmp_path):
     (saved(tmp_path) / MANIFEST).write_text(text)
-    with pytest.raises(InputError, match=r"is not a manifest of factorised layers; save the model again$"):
+    with pytest.raises(InputError, match=r"is not a manifest of compressed layers; save the model again$"):
         load(tmp_path, mlp(64, 64))
 
 

@@ -422,12 +422,14 @@ def test_empty_calibration_data_is_refused():
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     quantize_(tiny_llama(), LiftQuantConfig(bits=2.5), checkpoint=tmp_path)
-    with pytest.raises(InputError, match=r"holds layers of a run with other options or another model; remove it or"):
+    with pytest.raises(
+        InputError, match=r"holds layers of a run with other options, another model or other data; remove it or"
+    ):
         quantize_(tiny_llama(), LiftQuantConfig(bits=3.0), checkpoint=tmp_path)
 
 
 def test_a_model_that_is_not_quantised_is_not_saved(tmp_path):
-    with pytest.raises(InputError, match=r"^the model holds no quantised layer; call quantize_ first$"):
+    with pytest.raises(InputError, match=r"^the model holds no compressed layer; call quantize_ first$"):
         save(tiny_llama(), tmp_path)
 
 

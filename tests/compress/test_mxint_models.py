@@ -275,7 +275,7 @@ def test_a_weight_with_nan_is_named():
 
 
 def test_a_model_that_was_not_quantised_is_not_saved(tmp_path):
-    with pytest.raises(InputError, match=r"^the model holds no quantised layer; call quantize_ first$"):
+    with pytest.raises(InputError, match=r"^the model holds no compressed layer; call quantize_ first$"):
         save(mlp(), tmp_path / "out")
 
 
@@ -303,7 +303,7 @@ def test_a_manifest_that_names_another_layer_is_refused(tmp_path):
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 1}'])
 def test_a_broken_manifest_is_refused(tmp_path, text):
     (saved(tmp_path) / MANIFEST).write_text(text)
-    with pytest.raises(InputError, match=r"mxint\.json is not a manifest of quantised layers; save the model again$"):
+    with pytest.raises(InputError, match=r"mxint\.json is not a manifest of compressed layers; save the model again$"):
         load(tmp_path, mlp())
 
 

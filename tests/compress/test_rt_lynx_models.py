@@ -484,7 +484,7 @@ def test_an_interrupted_run_goes_on_after_the_finished_layers(tmp_path, monkeypa
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     quiet(mlp(), ALL, batches(), checkpoint=tmp_path)
-    with pytest.raises(InputError, match=r"holds layers of a run with other options or another model"):
+    with pytest.raises(InputError, match=r"holds layers of a run with other options, another model or other data"):
         quiet(mlp(seed=5), ALL, batches(), checkpoint=tmp_path)
 
 

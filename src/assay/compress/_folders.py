@@ -15,6 +15,7 @@ from assay._core.files import replacing, write_text
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from torch import Tensor, nn
 
@@ -22,8 +23,10 @@ WEIGHTS = "model.safetensors"
 _VERSION = 1
 
 
-def write_folder(model: nn.Module, folder: str | os.PathLike[str], manifest: str, layer_class: Any) -> None:
-    """Write a model whose compressed layers are of one class.
+def write_folder(
+    model: nn.Module, folder: str | os.PathLike[str], manifest: str, layer_class: Any, verb: str = "quantize_"
+) -> None:
+    """Write a model whose compressed layers are of one class, made by `verb`.
 
     Raises
     ------
@@ -33,12 +36,12 @@ def write_folder(model: nn.Module, folder: str | os.PathLike[str], manifest: str
     safetensors = need("safetensors.torch", extra="lm", purpose="saving a compressed model")
     layers = {name: module.options() for name, module in model.named_modules() if isinstance(module, layer_class)}
     if not layers:
-        raise InputError("the model holds no quantised layer; call quantize_ first")
+        raise InputError(f"the model holds no compressed layer; call {verb} first")
     target = Path(folder)
     if target.exists() and not target.is_dir():
         raise InputError(f"{target} is a file; give the name of a folder to write to")
     target.mkdir(parents=True, exist_ok=True)
-    kept, tied = _untied(model)
+    kept, tied = untied(model.state_dict())
     with replacing(target / WEIGHTS) as temporary:
         safetensors.save_file(kept, str(temporary))
     config: Any = getattr(model, "config", None)
@@ -48,12 +51,12 @@ def write_folder(model: nn.Module, folder: str | os.PathLike[str], manifest: str
     write_text(target / manifest, json.dumps({"version": _VERSION, "layers": layers, "tied": tied}, indent=1))
 
 
-def _untied(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The state dict without tensors that it holds under another name, and those names."""
+def untied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """A state dict without tensors that it holds under another name, and those names."""
     kept: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in state.items():
         place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
         if place in first:
             tied[name] = first[place]
@@ -75,17 +78,19 @@ def read_folder(folder: str | os.PathLike[str], manifest: str, layer_class: Any,
     broken = need("safetensors", extra="lm", purpose="loading a compressed model").SafetensorError
     place = Path(folder)
     layers, tied = _read_manifest(place, manifest)
-    made: Any = model if model is not None else _empty_model(place)
+    made: Any = model if model is not None else empty_model(place)
     modules = dict(made.named_modules())
     for name, options in layers.items():
         if name not in modules:
             raise InputError(f"{place / manifest} names the layer {name!r}, which the model does not have")
         try:
             made.set_submodule(name, layer_class.from_options(options))
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{place / manifest}, layer {name!r}: {error} is missing or not understood") from None
+        except (KeyError, TypeError, RuntimeError) as error:
+            said = " ".join(str(error).split())[:200]
+            raise InputError(f"{place / manifest}, layer {name!r}: {said} is missing or not understood") from None
     try:
-        state = safetensors.load_file(str(place / WEIGHTS))
+        # Copies in memory of our own: where a mapped tensor begins can change the last bit of a product.
+        state = {name: tensor.clone() for name, tensor in safetensors.load_file(str(place / WEIGHTS)).items()}
         state |= {name: state[other] for name, other in tied.items()}
         made.load_state_dict(state, assign=True)
     except (OSError, KeyError, RuntimeError, broken) as error:
@@ -103,13 +108,14 @@ def _read_manifest(place: Path, manifest: str) -> tuple[dict[str, dict[str, Any]
         read = json.loads(path.read_text(encoding="utf-8"))
         version, layers, tied = read["version"], read["layers"], read["tied"]
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{path} is not a manifest of quantised layers; save the model again") from None
+        raise InputError(f"{path} is not a manifest of compressed layers; save the model again") from None
     if version != _VERSION or not isinstance(layers, dict) or not isinstance(tied, dict):
         raise InputError(f"{path} has version {version!r}; this Assay reads version {_VERSION}")
     return layers, tied
 
 
-def _empty_model(place: Path) -> nn.Module:
+def empty_model(place: Path) -> nn.Module:
+    """The language model of the folder's ``config.json``, without memory for its weights."""
     transformers = need("transformers", extra="lm", purpose="loading a language model")
     accelerate = need("accelerate", extra="lm", purpose="loading a language model")
     if not (place / "config.json").is_file():

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay._core.errors import InputError
-from assay._core.extras import need
-from assay._core.files import replacing, write_text
+from assay.compress._folders import WEIGHTS, read_folder, write_folder
 from assay.compress.dynamic_whitening.layers import LowRankLinear
 
 if TYPE_CHECKING:
     import os
 
-    from torch import Tensor, nn
+    from torch import nn
 
-MANIFEST, WEIGHTS = "dynamic_whitening.json", "model.safetensors"
-_VERSION = 1
+MANIFEST = "dynamic_whitening.json"
+
+__all__ = ["MANIFEST", "WEIGHTS", "load", "save"]
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
@@ -35,37 +32,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     InputError
         The model holds no factorised layer, or the folder cannot be written.
     """
-    safetensors = need("safetensors.torch", extra="lm", purpose="saving a factorised model")
-    layers = {name: module.options() for name, module in model.named_modules() if isinstance(module, LowRankLinear)}
-    if not layers:
-        raise InputError("the model holds no factorised layer; call factorize_ first")
-    target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise InputError(f"{target} is a file; give the name of a folder to write to")
-    target.mkdir(parents=True, exist_ok=True)
-    kept, tied = _untied(model)
-    with replacing(target / WEIGHTS) as temporary:
-        safetensors.save_file(kept, str(temporary))
-    config: Any = getattr(model, "config", None)
-    if hasattr(config, "save_pretrained"):
-        config.save_pretrained(target)
-    # Last: without it the folder is not taken for a factorised model.
-    write_text(target / MANIFEST, json.dumps({"version": _VERSION, "layers": layers, "tied": tied}, indent=1))
-
-
-def _untied(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The state dict without tensors that it holds under another name, and those names."""
-    kept: dict[str, Tensor] = {}
-    tied: dict[str, str] = {}
-    first: dict[tuple[Any, ...], str] = {}
-    for name, tensor in model.state_dict().items():
-        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
-        if place in first:
-            tied[name] = first[place]
-            continue
-        first[place] = name
-        kept[name] = tensor.contiguous()
-    return kept, tied
+    write_folder(model, folder, MANIFEST, LowRankLinear, verb="factorize_")
 
 
 def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> Any:
@@ -88,52 +55,4 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> Any:
     InputError
         The folder or a part of it is missing, was changed, or does not fit `model`.
     """
-    safetensors = need("safetensors.torch", extra="lm", purpose="loading a factorised model")
-    broken = need("safetensors", extra="lm", purpose="loading a factorised model").SafetensorError
-    place = Path(folder)
-    layers, tied = _read_manifest(place)
-    made: Any = model if model is not None else _empty_model(place)
-    modules = dict(made.named_modules())
-    for name, options in layers.items():
-        if name not in modules:
-            raise InputError(f"{place / MANIFEST} names the layer {name!r}, which the model does not have")
-        try:
-            made.set_submodule(name, LowRankLinear.from_options(options))
-        except (KeyError, TypeError, RuntimeError) as error:
-            said = " ".join(str(error).split())[:200]
-            raise InputError(f"{place / MANIFEST}, layer {name!r}: {said} is missing or not understood") from None
-    try:
-        # Copies in memory of our own: where a mapped tensor begins can change the last bit of a product.
-        state = {name: tensor.clone() for name, tensor in safetensors.load_file(str(place / WEIGHTS)).items()}
-        state |= {name: state[other] for name, other in tied.items()}
-        made.load_state_dict(state, assign=True)
-    except (OSError, KeyError, RuntimeError, broken) as error:
-        raise InputError(f"{place / WEIGHTS} does not fit the model: {' '.join(str(error).split())[:300]}") from None
-    if hasattr(made, "tie_weights"):
-        made.tie_weights()
-    return made.eval()
-
-
-def _read_manifest(place: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    path = place / MANIFEST
-    if not path.is_file() or not (place / WEIGHTS).is_file():
-        raise InputError(f"{place} holds no {MANIFEST} and {WEIGHTS}, so it is not a folder that save wrote")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        version, layers, tied = manifest["version"], manifest["layers"], manifest["tied"]
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{path} is not a manifest of factorised layers; save the model again") from None
-    if version != _VERSION or not isinstance(layers, dict) or not isinstance(tied, dict):
-        raise InputError(f"{path} has version {version!r}; this Assay reads version {_VERSION}")
-    return layers, tied
-
-
-def _empty_model(place: Path) -> nn.Module:
-    transformers = need("transformers", extra="lm", purpose="loading a language model")
-    accelerate = need("accelerate", extra="lm", purpose="loading a language model")
-    if not (place / "config.json").is_file():
-        raise InputError(f"{place} holds no config.json; give the dense architecture as model=")
-    config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True)
-    with accelerate.init_empty_weights(include_buffers=False):
-        made: nn.Module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    return made
+    return read_folder(folder, MANIFEST, LowRankLinear, model)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Self
 
-from assay._core.errors import InputError
-from assay._core.extras import need
-from assay._core.files import replacing, write_text
 from assay.compress._layers import dense_weight
+from assay.compress._resume import FinishedLayers
 from assay.compress.liftquant.layers import LiftQuantLinear, same_tensor
 
 if TYPE_CHECKING:
@@ -22,75 +17,28 @@ if TYPE_CHECKING:
 
     from assay.compress.liftquant.models import LayerReport, LiftQuantConfig
 
-_RUN = "run.json"
 
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A folder with a file for each finished layer, or nothing where no folder was asked for.
-
-    Parameters
-    ----------
-    folder : Path, optional
-    """
-
-    folder: Path | None
+class Checkpoint(FinishedLayers):
+    """Packed layers of a run."""
 
     @classmethod
     def open(
         cls, folder: str | os.PathLike[str] | None, config: LiftQuantConfig, layers: Mapping[str, nn.Module]
     ) -> Self:
-        """Make the folder, or check that it belongs to the same options and layers.
-
-        Raises
-        ------
-        InputError
-            It belongs to another run, or is a file.
-        """
-        if folder is None:
-            return cls(None)
-        place = Path(folder)
-        if place.exists() and not place.is_dir():
-            raise InputError(f"checkpoint={folder}: it is a file; give the name of a folder")
-        run = {
-            "config": json.loads(json.dumps(asdict(config))),
-            "layers": {name: list(dense_weight(layer)[0].shape) for name, layer in layers.items()},
-        }
-        known = place / _RUN
-        if known.is_file() and json.loads(known.read_text(encoding="utf-8")) != run:
-            raise InputError(
-                f"{place} holds layers of a run with other options or another model; remove it or name a new one"
-            )
-        place.mkdir(parents=True, exist_ok=True)
-        write_text(known, json.dumps(run))
-        return cls(place)
-
-    def has(self, name: str) -> bool:
-        """Whether the layer is finished."""
-        return self.folder is not None and self._path(name).is_file()
+        """Make the folder, or check that it belongs to the same options and layers."""
+        shapes = {name: list(dense_weight(layer)[0].shape) for name, layer in layers.items()}
+        return cls.opened(folder, {"config": asdict(config), "layers": shapes})
 
     def write(self, name: str, layer: LiftQuantLinear, report: LayerReport) -> None:
-        """Keep a finished layer, whole or not at all."""
-        if self.folder is None:
-            return
-        safetensors = need("safetensors.torch", extra="lm", purpose="resuming a run")
-        state = {key: tensor.contiguous().clone() for key, tensor in layer.state_dict().items() if key != "bias"}
-        about = {"options": json.dumps(layer.options()), "report": json.dumps(vars(report))}
-        with replacing(self._path(name)) as temporary:
-            safetensors.save_file(state, str(temporary), about)
+        """Keep a finished layer; its bias stays in the model."""
+        state = {key: tensor for key, tensor in layer.state_dict().items() if key != "bias"}
+        self.keep(name, state, {"options": layer.options(), "report": vars(report)})
 
     def read(self, name: str, dense: nn.Module) -> tuple[LiftQuantLinear, LayerReport]:
         """A finished layer, with the bias of the dense one."""
         from assay.compress.liftquant.models import LayerReport
 
-        safetensors = need("safetensors", extra="lm", purpose="resuming a run")
-        path = self._path(name)
-        try:
-            with safetensors.safe_open(str(path), "pt") as file:
-                about: dict[str, Any] = {key: json.loads(text) for key, text in file.metadata().items()}
-                state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # it is no mapping
-        except (safetensors.SafetensorError, ValueError, OSError):
-            raise InputError(f"{path} is damaged; remove it, and the layer is quantised again") from None
+        state, about = self.kept(name)
         layer = LiftQuantLinear.from_options(about["options"])
         bias = dense_weight(dense)[1]
         layer.bias = None
@@ -98,7 +46,3 @@ class Checkpoint:
         layer.bias = bias
         layer.train(dense.training)
         return layer, LayerReport(**about["report"])
-
-    def _path(self, name: str) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:20]}.safetensors"

@@ -16,6 +16,7 @@ from torch import nn
 from assay._core.errors import InputError
 from assay._core.extras import need
 from assay._core.files import replacing, write_text
+from assay.compress._folders import WEIGHTS, empty_model, untied
 from assay.compress._layers import some
 from assay.compress.rt_lynx.layers import ActivationSparsityConfig, SparseActLinear
 from assay.compress.rt_lynx.repair import Factors
@@ -23,9 +24,7 @@ from assay.compress.rt_lynx.repair import Factors
 if TYPE_CHECKING:
     import os
 
-    from torch import Tensor
-
-MANIFEST, WEIGHTS, REPAIRS = "rt_lynx.json", "model.safetensors", "adapter_model.safetensors"
+MANIFEST, REPAIRS = "rt_lynx.json", "adapter_model.safetensors"
 _VERSION = 1
 _PREFIX = "base_model.model."
 
@@ -65,7 +64,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, weights: bool = Tr
     tied: dict[str, str] = {}
     if weights:
         inside = {f"{name}.lora_{part}" for name in layers for part in "AB"}
-        kept, tied = _untied({name: x for name, x in model.state_dict().items() if name not in inside})
+        kept, tied = untied({name: x for name, x in model.state_dict().items() if name not in inside})
         with replacing(target / WEIGHTS) as temporary:
             safetensors.save_file(kept, str(temporary), {"format": "pt"})
         config: Any = getattr(model, "config", None)
@@ -88,21 +87,6 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, weights: bool = Tr
 
 def _differing(config: dict[str, Any], common: dict[str, Any]) -> dict[str, Any]:
     return {} if config == common else {"config": config}
-
-
-def _untied(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The state without tensors that it holds under another name, and those names."""
-    kept: dict[str, Tensor] = {}
-    tied: dict[str, str] = {}
-    first: dict[tuple[Any, ...], str] = {}
-    for name, tensor in state.items():
-        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
-        if place in first:
-            tied[name] = first[place]
-            continue
-        first[place] = name
-        kept[name] = tensor.contiguous()
-    return kept, tied
 
 
 def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> Any:
@@ -129,7 +113,9 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> Any:
     broken = need("safetensors", extra="lm", purpose="loading a sparse model").SafetensorError
     place = Path(folder)
     manifest = _read_manifest(place)
-    made: Any = model if model is not None else _empty_model(place, manifest)
+    if model is None and not manifest["weights"]:
+        raise InputError(f"{place} holds repairs only; give the dense model as model=")
+    made: Any = model if model is not None else empty_model(place)
     try:
         if manifest["weights"]:
             state = safetensors.load_file(str(place / WEIGHTS))
@@ -185,16 +171,3 @@ def _read_manifest(place: Path) -> dict[str, Any]:
     if version != _VERSION or not is_whole:
         raise InputError(f"{path} has version {version!r}; this Assay reads version {_VERSION}")
     return dict(manifest)
-
-
-def _empty_model(place: Path, manifest: dict[str, Any]) -> nn.Module:
-    if not manifest["weights"]:
-        raise InputError(f"{place} holds repairs only; give the dense model as model=")
-    transformers = need("transformers", extra="lm", purpose="loading a language model")
-    accelerate = need("accelerate", extra="lm", purpose="loading a language model")
-    if not (place / "config.json").is_file():
-        raise InputError(f"{place} holds no config.json; give the dense architecture as model=")
-    config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True)
-    with accelerate.init_empty_weights(include_buffers=False):
-        made: nn.Module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    return made
