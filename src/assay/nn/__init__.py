@@ -1,0 +1,25 @@
+"""Layers and architectures to drop in."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from assay.nn.lucid import LucidAttention, LucidCache, lucid_attention, precondition_values
+
+__all__ = ["LucidAttention", "LucidCache", "lucid_attention", "precondition_values"]
+
+# Loaded when they are asked for: a method that is not used costs nothing.
+_NAMES = {"lucid": ("LucidAttention", "LucidCache", "lucid_attention", "precondition_values")}
+_MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
