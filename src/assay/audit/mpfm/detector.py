@@ -42,7 +42,7 @@ class Input(NamedTuple):
     has_templates: bool = False
 
 
-class MPFMDetector(BaseEstimator):  # type: ignore[misc]
+class MPFMDetector(BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
     """Score windows of the logs of several systems by how badly their normal mechanism generates them.
 
     It learns from normal windows. A higher score is more anomalous.

@@ -50,7 +50,7 @@ class HashedTrigrams:
         return np.asarray(self._vectorizer.transform(texts).toarray(), np.float32)
 
 
-class LogWindower(BaseEstimator):  # type: ignore[misc]
+class LogWindower(BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
     r"""Cut raw logs into windows: header off, template by Drain, embedding, window.
 
     `fit` learns the layout and the templates of a system from its training lines; `transform` learns nothing. A message

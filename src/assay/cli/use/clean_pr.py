@@ -169,7 +169,7 @@ def samples(
     out.parent.mkdir(parents=True, exist_ok=True)
     n = 0
     with replacing(out) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as lines:
-        for sample in to_samples(read_records(records), stage, fmt):  # type: ignore[arg-type]
+        for sample in to_samples(read_records(records), stage, fmt):  # type: ignore[arg-type]  # checked at the door
             lines.write(json.dumps(sample, ensure_ascii=False) + "\n")
             n += 1
     typer.echo(f"{n:,} samples\n\nWritten: {out}")

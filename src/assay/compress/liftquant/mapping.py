@@ -136,6 +136,7 @@ def _soft(n_bits: int, d: int, seed: int, steps: int) -> Floats:
     matrix = start.requires_grad_()
     every = torch.from_numpy(all_signs(n_bits)) if n_bits <= 12 else None
     pads = None if every is not None else torch.from_numpy(all_signs(min(n_bits - d, 10)))
+    # mypy does not see that pads is there where every is not.
     batch = max(32, min(400, 2**18 // (2**n_bits if every is not None else len(pads))))  # type: ignore[arg-type]
     optimizer = torch.optim.Adam([matrix], lr=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, 0.001)

@@ -285,7 +285,7 @@ def _train(
                 target = outputs[number]
                 loss = (run_block(block, calls[number]) - target).square().mean() / target.square().mean()
                 optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
                 optimizer.step()
                 rates.step()
     finally:

@@ -50,7 +50,7 @@ def _select(a, b, c, d, N: tl.constexpr):  # type: ignore[no-untyped-def]  # noq
 
 
 @_jit
-def _linear_kernel(  # type: ignore[no-untyped-def]
+def _linear_kernel(  # type: ignore[no-untyped-def]  # Triton's own types are its pointers
     x_ptr, w_ptr, bias_ptr, u_ptr, lora_ptr, y_ptr, n_rows, n_out, n_groups, n_rank,
     wo, wk, lo, lr,
     N: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, BRANCH: tl.constexpr,  # noqa: N803
@@ -105,7 +105,7 @@ def _linear_kernel(  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _activation_kernel(  # type: ignore[no-untyped-def]
+def _activation_kernel(  # type: ignore[no-untyped-def]  # Triton's own types are its pointers
     x_ptr, y_ptr, n_groups,
     N: tl.constexpr, NORM: tl.constexpr, EPSILON: tl.constexpr, GROUPS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip

@@ -62,7 +62,7 @@ class Comparison:
     p: float
 
 
-class JudgeRanking(BaseEstimator):  # type: ignore[misc]
+class JudgeRanking(BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
     r"""Rank models by pairwise votes of judges whose reliability differs.
 
     Judge k prefers model i to model j with probability sigmoid(gamma_k (s_i − s_j)). Scores s and discriminations

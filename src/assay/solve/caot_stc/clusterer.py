@@ -32,7 +32,7 @@ COLLAPSED = 0.5
 SMALLEST_SIZE = 1e-6
 
 
-class ShortTextClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+class ShortTextClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is not typed
     """Cluster short texts by a classifier that learns from pseudo-labels found by optimal transport.
 
     k-means on the embeddings starts a small classifier. From then on every batch solves a transport problem that weighs

@@ -184,10 +184,10 @@ def train(
                 loss = loss + functional.cross_entropy(heads.logits(second), labels)
                 of_attention = attention_loss(h1, h2, (a1 + a2) / 2, labels)
                 attention_optimiser.zero_grad()
-                of_attention.backward()  # type: ignore[no-untyped-call]
+                of_attention.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
                 attention_optimiser.step()
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             optimiser.step()
             is_look = (step + 1) % LOOK_EVERY == 0 and step >= schedule.pre_steps + schedule.warm_steps
             if is_look and kmeans_labels is not None:

@@ -275,6 +275,7 @@ def consistency_aware_ot(
         if weight:
             now = plan.sum(axis=0)
             slope += weight * float(((1.0 / (1.0 - now) - 1.0 / now) * direction.sum(axis=0)).sum())
+        # mypy cannot infer a lambda with defaults.
         step, value = _armijo(lambda t, d=direction, q=plan: objective(q + t * d), values[-1], slope)  # type: ignore[misc]
         plan = plan + step * direction
         change = abs(values[-1] - value)

@@ -8,26 +8,25 @@ or over a repository's limit is left out, and the folder goes. The output is the
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections import Counter
-from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay._core.errors import InputError
-from assay._core.extras import need
 from assay._core.files import replacing, write_text
 from assay._core.progress import progress_bar
+from assay.synth._spread import in_processes, on_ray
 from assay.synth.clean_pr.changes import Reject
 from assay.synth.clean_pr.cleaning import Report, clean_one
 from assay.synth.clean_pr.draw import Draw
 from assay.synth.clean_pr.filters import PRFilter
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Mapping
 
     from assay.synth.clean_pr.sources import Source
@@ -212,48 +211,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield from lines
 
 
-# -------------------------------------------------------------------------------------------------- where chunks run
-
-
 def _run(chunks: Iterator[Chunk], jobs: int, ray_address: str | None) -> Iterator[Done]:
     if ray_address is not None:
-        return _on_ray(chunks, ray_address)
-    return map(clean_chunk, chunks) if jobs == 1 else _in_processes(chunks, jobs)
-
-
-def _in_processes(chunks: Iterator[Chunk], jobs: int) -> Iterator[Done]:
-    """Two chunks in flight for each process: enough to keep it busy, few enough that memory stays flat."""
-    import loky
-
-    pool = loky.ProcessPoolExecutor(jobs)
-    try:
-        flying = {pool.submit(clean_chunk, chunk) for chunk in islice(chunks, 2 * jobs)}
-        while flying:
-            finished, flying = wait(flying, return_when=FIRST_COMPLETED)
-            flying |= {pool.submit(clean_chunk, chunk) for chunk in islice(chunks, len(finished))}
-            for future in finished:
-                yield future.result()
-    finally:
-        pool.shutdown(wait=True, kill_workers=True)
-
-
-def _on_ray(chunks: Iterator[Chunk], address: str) -> Iterator[Done]:
-    ray = need("ray", extra="ray", purpose="running on a Ray cluster")
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            ray.init(address=None if address == "local" else address, log_to_driver=False, logging_level="ERROR")
-        except (OSError, ValueError, RuntimeError) as error:
-            raise InputError(f"no Ray cluster can be used at {address} ({error}); start one by `ray start`") from None
-    remote = ray.remote(clean_chunk)
-    width = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-    try:
-        flying = [remote.remote(chunk) for chunk in islice(chunks, width)]
-        while flying:
-            finished, flying = ray.wait(flying, num_returns=1)
-            flying += [remote.remote(chunk) for chunk in islice(chunks, len(finished))]
-            yield from ray.get(finished)
-    finally:
-        if is_ours:
-            ray.shutdown()
+        return on_ray(clean_chunk, chunks, None if ray_address == "local" else ray_address)
+    return in_processes(clean_chunk, chunks, jobs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from assay._core.errors import InputError
 from assay.synth.clean_pr.edits import lines_of
@@ -237,10 +237,10 @@ def _file_diff(path: str, before: bytes | None, after: bytes | None, context: in
     return head + sides + b"".join(_hunk(hunk) for hunk in patch.hunks)
 
 
-def _hunk(hunk: object) -> bytes:
+def _hunk(hunk: Any) -> bytes:
     """From the lines themselves: libgit2's own text puts a mark of its own where a newline is missing."""
     pieces = []
-    for line in hunk.lines:  # type: ignore[attr-defined]
+    for line in hunk.lines:
         if line.origin in "+- ":
             content = line.raw_content
             pieces.append(line.origin.encode() + content)
@@ -253,8 +253,8 @@ def _hunk_head(hunk: object) -> bytes:
     def side(start: int, count: int) -> str:
         return str(start) if count == 1 else f"{start},{count}"
 
-    old = side(hunk.old_start, hunk.old_lines)  # type: ignore[attr-defined]
-    new = side(hunk.new_start, hunk.new_lines)  # type: ignore[attr-defined]
+    old = side(hunk.old_start, hunk.old_lines)
+    new = side(hunk.new_start, hunk.new_lines)
     return f"@@ -{old} +{new} @@\n".encode()
 
 

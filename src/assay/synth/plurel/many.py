@@ -7,18 +7,15 @@ so a run that was killed goes on with those that are missing.
 from __future__ import annotations
 
 import json
-import os
 import time
-from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from assay._core.errors import InputError
-from assay._core.extras import need
 from assay._core.files import write_text
 from assay._core.progress import progress_bar
+from assay.synth._spread import in_processes, on_ray
 from assay.synth.plurel.config import RelationalConfig
 from assay.synth.plurel.database import (
     GENERATOR,
@@ -30,6 +27,7 @@ from assay.synth.plurel.database import (
 )
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
 EXECUTORS = ("local", "ray")
@@ -199,43 +197,4 @@ def _open_folder(folder: Path, plan: str) -> None:
 
 
 def _run(jobs: Iterator[Job], n_jobs: int, executor: str, address: str | None) -> Iterator[int]:
-    if executor == "ray":
-        return _on_ray(jobs, address)
-    return map(run_job, jobs) if n_jobs == 1 else _in_processes(jobs, n_jobs)
-
-
-def _in_processes(jobs: Iterator[Job], n_jobs: int) -> Iterator[int]:
-    import loky
-
-    pool = loky.ProcessPoolExecutor(n_jobs)
-    try:
-        flying = {pool.submit(run_job, job) for job in islice(jobs, 2 * n_jobs)}
-        while flying:
-            finished, flying = wait(flying, return_when=FIRST_COMPLETED)
-            flying |= {pool.submit(run_job, job) for job in islice(jobs, len(finished))}
-            for future in finished:
-                yield future.result()
-    finally:
-        pool.shutdown(wait=True, kill_workers=True)
-
-
-def _on_ray(jobs: Iterator[Job], address: str | None) -> Iterator[int]:
-    ray: Any = need("ray", extra="ray", purpose="running on a Ray cluster")
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except (OSError, ValueError, RuntimeError) as error:
-            raise InputError(f"no Ray cluster can be used at {address} ({error}); start one by `ray start`") from None
-    remote = ray.remote(run_job)
-    width = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-    try:
-        flying = [remote.remote(job) for job in islice(jobs, width)]
-        while flying:
-            finished, flying = ray.wait(flying, num_returns=1)
-            flying += [remote.remote(job) for job in islice(jobs, len(finished))]
-            yield from ray.get(finished)
-    finally:
-        if is_ours:
-            ray.shutdown()
+    return on_ray(run_job, jobs, address) if executor == "ray" else in_processes(run_job, jobs, n_jobs)

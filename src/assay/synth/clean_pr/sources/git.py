@@ -208,7 +208,7 @@ def _changes(repo: Any, before: Any, after: Any) -> Iterator[FileChange]:
             is_binary = any(b"\0" in data for data in content if data)
             content = (None, None) if is_binary else content
             kind = "binary" if is_binary else "text"
-            yield FileChange(path, *content, renamed, *modes, kind=kind, deleted=is_gone)  # type: ignore[arg-type]
+            yield FileChange(path, *content, renamed, *modes, kind=kind, deleted=is_gone)  # type: ignore[arg-type]  # unpacked
 
 
 def _paths(tree: Any, folder: str = "") -> Iterator[str]:
