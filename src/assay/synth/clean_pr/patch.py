@@ -249,7 +249,7 @@ def _hunk(hunk: Any) -> bytes:
     return _hunk_head(hunk) + b"".join(pieces)
 
 
-def _hunk_head(hunk: object) -> bytes:
+def _hunk_head(hunk: Any) -> bytes:
     def side(start: int, count: int) -> str:
         return str(start) if count == 1 else f"{start},{count}"
 
