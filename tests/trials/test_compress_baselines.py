@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from assay._core.decoder import decoder_blocks
 from assay._core.errors import InputError
-from assay.compress._blocks import after, batches_of, block_inputs, decoder_blocks, run_block
+from assay.compress._blocks import after, batches_of, block_inputs, run_block
 from assay.trials.compress.baselines import fit_grid, gptq_, gptq_weight, rtn_
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from assay.compress._blocks import decoder_blocks, hidden
+from assay._core.decoder import decoder_blocks
+from assay.compress._blocks import hidden
 from assay.compress.dynamic_whitening.observe import Group, groups_in_order
 
 if TYPE_CHECKING:

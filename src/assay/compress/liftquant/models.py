@@ -10,8 +10,9 @@ import pandas as pd
 import torch
 from torch import nn
 
+from assay._core.decoder import decoder_blocks
 from assay._core.errors import InputError
-from assay.compress._blocks import Call, after, batches_of, block_inputs, decoder_blocks, run_block
+from assay.compress._blocks import Call, after, batches_of, block_inputs, run_block
 from assay.compress._layers import dense_weight, linear_layers
 from assay.compress.liftquant.layers import LiftQuantLinear, plain_transform
 from assay.compress.liftquant.mapping import fit_mapping, load_mapping, shipped_pairs

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from assay._core.decoder import decoder_blocks
 from assay._core.errors import InputError
-from assay.compress._blocks import Call, after, batches_of, block_inputs, decoder_blocks, run_block, watch_inputs
+from assay.compress._blocks import Call, after, batches_of, block_inputs, run_block, watch_inputs
 from assay.compress._layers import dense_weight, linear_layers, some
 from assay.compress.rt_lynx.repair import RepairStats
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from assay._core.decoder import decoder_blocks
 from assay._core.errors import InputError
-from assay.compress._blocks import after, batches_of, block_inputs, decoder_blocks, run_block, watch_inputs
+from assay.compress._blocks import after, batches_of, block_inputs, run_block, watch_inputs
 from assay.compress._layers import dense_weight, linear_layers, set_dense_weight
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from assay.compress._blocks import after, batches_of, block_inputs, decoder_blocks, run_block, watch_inputs
+from assay._core.decoder import decoder_blocks
+from assay.compress._blocks import after, batches_of, block_inputs, run_block, watch_inputs
 from assay.compress._layers import dense_weight, linear_layers
 
 if TYPE_CHECKING:

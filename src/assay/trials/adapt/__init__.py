@@ -1,0 +1,1 @@
+"""Trials of what teaches or steers a model."""
