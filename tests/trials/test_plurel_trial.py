@@ -98,3 +98,12 @@ def test_the_part_beside_sdv_says_what_it_needs(monkeypatch):
     monkeypatch.delenv(trial.SDV_PYTHON, raising=False)
     with pytest.raises(InputError, match=r"this part needs SDV, which does not go with pandas 3: python -m venv sdv"):
         trial.load_sdv(None, "quick", trial.HMA_PART.params)
+
+
+def test_the_part_beside_sdv_asks_for_no_chain_of_keys():
+    data = trial.load(None, "quick", trial.HMA_PART.params)
+    cases = list(trial.HMA_PART.cases(data.value, 6, 0))
+    assert len(cases) == 6
+    for case in cases:
+        edges = trial.quiet(case.given.seed, case.given.config).schema_graph.edges
+        assert not {child for child, _ in edges} & {parent for _, parent in edges}
