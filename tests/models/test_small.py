@@ -191,3 +191,30 @@ def test_a_window_longer_than_the_text_is_refused(cache):
 def test_a_name_that_is_no_file_name_is_refused(cache):
     with pytest.raises(InputError, match=r"^name='../x': expected letters, digits and hyphens$"):
         train("../x", CONFIG, Bigram, SHORT)
+
+
+def test_a_draft_reads_the_text_with_the_tokenizer_of_its_target(cache):
+    other = small.tokenizer(300)
+    seen = []
+
+    def watched(model, ids):
+        seen.append(ids)
+        return small.next_token_loss(model, ids)
+
+    trained = train("bigram", CONFIG, Bigram, SHORT, loss=watched, shared_tokenizer=other)
+    assert trained.tokenizer is other
+    ids = np.asarray(other(small.training_text())["input_ids"])
+    windows = np.lib.stride_tricks.sliding_window_view(ids, 32)
+    assert (windows == seen[0][0].numpy()).all(axis=1).any()
+
+
+def test_another_tokenizer_is_another_model_and_none_keeps_its_old_name(cache):
+    plain = small._key("bigram", CONFIG, SHORT)
+    keys = [small._key("bigram", CONFIG, SHORT, small.tokenizer(size)) for size in (300, 301)]
+    assert len({plain, *keys}) == 3
+    assert plain == small._key("bigram", CONFIG, SHORT, None)
+
+
+def test_a_tokenizer_that_has_no_fast_form_is_refused(cache):
+    with pytest.raises(InputError, match=r"^shared_tokenizer of bigram is object; give a fast tokenizer$"):
+        train("bigram", CONFIG, Bigram, SHORT, shared_tokenizer=object())

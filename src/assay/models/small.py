@@ -189,7 +189,11 @@ def tokenizer(vocab_size: int = 4096) -> Any:
 @cache
 def token_ids(vocab_size: int = 4096) -> NDArray[np.int64]:
     """:func:`training_text` as tokens of :func:`tokenizer`, shape (n_tokens,)."""
-    ids = tokenizer(vocab_size)(training_text(), add_special_tokens=False, verbose=False)["input_ids"]
+    return _read_with(tokenizer(vocab_size))
+
+
+def _read_with(reader: Any) -> NDArray[np.int64]:
+    ids = reader(training_text(), add_special_tokens=False, verbose=False)["input_ids"]
     return np.asarray(ids, dtype=np.int64)
 
 
@@ -213,6 +217,7 @@ def train(
     *,
     loss: Callable[[nn.Module, Tensor], Tensor] = next_token_loss,
     device: str | torch.device = "cpu",
+    shared_tokenizer: Any = None,
 ) -> Small:
     """Train a model, or load it if the same one was trained before.
 
@@ -229,6 +234,9 @@ def train(
         ``loss(model, ids)`` with ids of shape (batch_size, n_tokens); it may draw from torch's global generator, which
         is seeded anew at every step.
     device : str or torch.device
+    shared_tokenizer : transformers.PreTrainedTokenizerFast, optional
+        Of another model, for a model that must speak its tokens, such as a draft of it: the text is read with it, and
+        the recipe's `vocab_size` is not used.
 
     Returns
     -------
@@ -237,7 +245,8 @@ def train(
     Raises
     ------
     InputError
-        `config` is nothing that JSON can hold, the loss is no longer a number, or the extra ``lm`` is not installed.
+        `config` is nothing that JSON can hold, the loss is no longer a number, `shared_tokenizer` is not a fast
+        tokenizer, or the extra ``lm`` is not installed.
     """
     need("torch", extra="lm", purpose="training a small language model")
     import torch
@@ -249,27 +258,32 @@ def train(
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
         model = build().to(device)
-    path = _folder() / f"{name}-{_key(name, config, recipe)}.safetensors"
+    path = _folder() / f"{name}-{_key(name, config, recipe, shared_tokenizer)}.safetensors"
     curve = path.with_suffix(".json")
     with FileLock(path.with_suffix(".lock")):  # another process may be training the same model: it is waited for
         if not (path.is_file() and curve.is_file()):
-            losses = _run(name, model, recipe, loss, path.with_suffix(".part"))
+            ids = token_ids(recipe.vocab_size) if shared_tokenizer is None else _read_with(shared_tokenizer)
+            losses = _run(name, model, ids, recipe, loss, path.with_suffix(".part"))
             with replacing(path) as temporary:
                 save_model(model, str(temporary))
             write_text(curve, json.dumps({"config": dict(config), "recipe": asdict(recipe), "losses": losses}))
             path.with_suffix(".part").unlink(missing_ok=True)
     load_model(model, path, device=str(device))
     found = json.loads(curve.read_text(encoding="utf-8"))
-    return Small(model.eval(), tokenizer(recipe.vocab_size), np.asarray(found["losses"]))
+    return Small(model.eval(), shared_tokenizer or tokenizer(recipe.vocab_size), np.asarray(found["losses"]))
 
 
 def _run(
-    name: str, model: nn.Module, recipe: Recipe, loss: Callable[[nn.Module, Tensor], Tensor], checkpoint: Path
+    name: str,
+    model: nn.Module,
+    ids: NDArray[np.int64],
+    recipe: Recipe,
+    loss: Callable[[nn.Module, Tensor], Tensor],
+    checkpoint: Path,
 ) -> list[float]:
     """Take the steps that are still to take; return the loss of all of them."""
     import torch
 
-    ids = token_ids(recipe.vocab_size)
     device = next(model.parameters()).device
     matrices = [weight for weight in model.parameters() if weight.ndim > 1]
     vectors = [weight for weight in model.parameters() if weight.ndim <= 1]
@@ -335,9 +349,15 @@ def _schedule(step: int, n_steps: int) -> float:
     return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warm_up) / max(1, n_steps - warm_up)))
 
 
-def _key(name: str, config: Mapping[str, Any], recipe: Recipe) -> str:
+def _key(name: str, config: Mapping[str, Any], recipe: Recipe, shared_tokenizer: Any = None) -> str:
+    told = [_LAYOUT, name, config, asdict(recipe), _digest(training_text())]
+    if shared_tokenizer is not None:
+        backend = getattr(shared_tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise InputError(f"shared_tokenizer of {name} is {type(shared_tokenizer).__name__}; give a fast tokenizer")
+        told.append(_digest(backend.to_str()))
     try:
-        said = json.dumps([_LAYOUT, name, config, asdict(recipe), _digest(training_text())], sort_keys=True)
+        said = json.dumps(told, sort_keys=True)
     except TypeError as error:
         raise InputError(f"config of {name}: {error}; give what JSON can hold, as to_dict() does") from None
     return _digest(said)
