@@ -487,6 +487,16 @@ METHODS: tuple[Method, ...] = (
         "mpfm", "Multi-domain prototype flow matching", "audit",
         "Detect anomalies in logs of several systems with one model.",
         Paper("Cross Multi-Domain Prototype Flow Matching for Log Anomaly Detection"),
+        status="available",
+        interface="assay.audit:MPFMDetector",
+        trial="assay.trials.audit.mpfm:TRIAL",
+        use="assay.cli.use.mpfm:app",
+        extra="lm",
+        use_when="you have mostly normal logs of several systems and want one model that says which lines offend.",
+        not_when="one regular system (a next-event model is cheaper), normal traffic that drifts over months, or you "
+                 "only look for unseen messages.",
+        measured="AUROC 0.914 beside 0.949 of an LSTM per system on simulated systems, 0.723 beside 0.677 of Deep SVDD "
+                 "on six real logs with faults put in (assay try mpfm; both unclear).",
     ),
     # ------------------------------------------------------------------ generate: model a distribution
     Method(
