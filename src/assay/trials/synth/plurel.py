@@ -371,7 +371,6 @@ HMA_PART = Trial(
     metrics=(
         Metric("skill", better="higher", help="mean share of a child column that its parents' rows explain"),
         Metric("wall_s", better="lower", scale="log", unit="s"),
-        Metric("peak_mib", better="lower", scale="log", unit="MiB"),
     ),
     score=learnability,
     n_cases={"quick": 6, "standard": 12, "full": 40},
