@@ -7,11 +7,48 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from assay.audit.mpfm import LogWindower, LogWindows, MPFMDetector
+    from assay.audit.tsef import (
+        PGD,
+        TSEF,
+        GradientxInput,
+        IntegratedGradients,
+        MaskExplainer,
+        RandomNoise,
+        Saliency,
+        captum_watchers,
+        robustness_report,
+    )
 
-__all__ = ["LogWindower", "LogWindows", "MPFMDetector"]
+__all__ = [
+    "PGD",
+    "TSEF",
+    "GradientxInput",
+    "IntegratedGradients",
+    "LogWindower",
+    "LogWindows",
+    "MPFMDetector",
+    "MaskExplainer",
+    "RandomNoise",
+    "Saliency",
+    "captum_watchers",
+    "robustness_report",
+]
 
 # Loaded when they are asked for: a method that is not used costs nothing.
-_NAMES = {"mpfm": ("LogWindower", "LogWindows", "MPFMDetector")}
+_NAMES = {
+    "mpfm": ("LogWindower", "LogWindows", "MPFMDetector"),
+    "tsef": (
+        "GradientxInput",
+        "IntegratedGradients",
+        "MaskExplainer",
+        "PGD",
+        "RandomNoise",
+        "Saliency",
+        "TSEF",
+        "captum_watchers",
+        "robustness_report",
+    ),
+}
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
 
