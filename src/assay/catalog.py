@@ -311,6 +311,16 @@ METHODS: tuple[Method, ...] = (
         "Learned maximum inner-product search through support functions.",
         Paper("Amortizing Maximum Inner Product Search with Learned Support Functions",
               "Olausson, Monteiro, Klein, Cuturi", arxiv="2603.08001", code="apple/ml-amips"),
+        status="available",
+        interface="assay.nn:KeyNet",
+        trial="assay.trials.nn.amips:TRIAL",
+        use="assay.cli.use.amips:app",
+        extra="search",
+        use_when="you search fixed keys through an inverted file, have a dense log of queries (ten or more a key), and "
+                 "queries lie far from their keys.",
+        not_when="you can use HNSW, the log is thin, queries look like keys, or there are fewer than some 100,000 keys: "
+                 "the net costs more than it saves.",
+        measured="",
     ),
     Method(
         "score-tokenizer", "Score-function tokenisation", "nn",

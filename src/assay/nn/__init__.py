@@ -6,12 +6,53 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from assay.nn.amips import (
+        Comparison,
+        KeyNet,
+        LearnedRouter,
+        MappedIndex,
+        SupportNet,
+        best_keys,
+        compare_ivf,
+        compare_routing,
+        ivf_index,
+        read_vectors,
+    )
     from assay.nn.lucid import LucidAttention, LucidCache, lucid_attention, precondition_values
 
-__all__ = ["LucidAttention", "LucidCache", "lucid_attention", "precondition_values"]
+__all__ = [
+    "Comparison",
+    "KeyNet",
+    "LearnedRouter",
+    "LucidAttention",
+    "LucidCache",
+    "MappedIndex",
+    "SupportNet",
+    "best_keys",
+    "compare_ivf",
+    "compare_routing",
+    "ivf_index",
+    "lucid_attention",
+    "precondition_values",
+    "read_vectors",
+]
 
 # Loaded when they are asked for: a method that is not used costs nothing.
-_NAMES = {"lucid": ("LucidAttention", "LucidCache", "lucid_attention", "precondition_values")}
+_NAMES = {
+    "amips": (
+        "Comparison",
+        "KeyNet",
+        "LearnedRouter",
+        "MappedIndex",
+        "SupportNet",
+        "best_keys",
+        "compare_ivf",
+        "compare_routing",
+        "ivf_index",
+        "read_vectors",
+    ),
+    "lucid": ("LucidAttention", "LucidCache", "lucid_attention", "precondition_values"),
+}
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
 
