@@ -340,12 +340,33 @@ METHODS: tuple[Method, ...] = (
         "Keep facts in LoRA modules: write, route, merge, read and audit them.",
         Paper("Understanding LoRA as Knowledge Memory: An Empirical Analysis", "Back, Lee, Kang, Lee, Hong, Gwon, Ahn",
               arxiv="2603.01097", code="ahn-ml/Understanding-LoRA-as-Knowledge-Memory"),
+        status="available",
+        interface="assay.adapt:LoRAMemory",
+        trial="assay.trials.adapt.lora_memory:TRIAL",
+        use="assay.cli.use.lora_memory:app",
+        extra="lm,peft",
+        use_when="a fixed body of facts must be answered from short prompts, by a model you can train adapters for.",
+        not_when="the facts change often, are asked in many wordings, or can be looked up by their words (use "
+                 "retrieval).",
+        measured="merging the right module with one other drops recall from 0.99 to 0.15 or less; at equal passes two "
+                 "small modules recall less than a large one (0.73 against 0.95), on a small model (assay try "
+                 "lora-memory).",
     ),
     Method(
         "model-dowser", "Model-Dowser", "adapt",
         "Fine-tune only the parameters whose change costs no old skill, found without data.",
         Paper("Model-Dowser: Data-Free Importance Probing to Mitigate Catastrophic Forgetting in Multimodal Large "
               "Language Models", "Hwang, Son, Kim", arxiv="2602.04509"),
+        status="available",
+        interface="assay.adapt:importance",
+        trial="assay.trials.adapt.model_dowser:TRIAL",
+        use="assay.cli.use.model_dowser:app",
+        extra="lm",
+        use_when="you fine-tune a language or vision-language model on something narrow and must keep what it could do "
+                 "before.",
+        not_when="the model is small or weak, its weights are quantised, or forgetting does not matter: training "
+                 "everything learns faster.",
+        measured="",
     ),
     Method(
         "aco-moe-lora", "ACO-MoE-LoRA", "adapt",
@@ -357,6 +378,15 @@ METHODS: tuple[Method, ...] = (
         "Steer a model as its prompt would, without the prompt.",
         Paper("Steer Like the LLM: Activation Steering that Mimics Prompting", "Heyman, Vandeputte",
               arxiv="2605.03907", code="Nokia-Bell-Labs/steer-like-the-llm"),
+        status="available",
+        interface="assay.adapt:PSR",
+        trial="assay.trials.adapt.psr:TRIAL",
+        use="assay.cli.use.psr:app",
+        extra="lm",
+        use_when="you steer a model by a prompt and want its effect without its tokens, with a strength and a view of "
+                 "where it acts.",
+        not_when="the prompt costs you nothing, or works by words and facts that the model copies from it.",
+        measured="",
     ),
     Method(
         "reflector", "Reflector", "adapt",

@@ -1,0 +1,515 @@
+"""The memory itself: modules on a model, switched on for the question that needs them and off again."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from assay._core.errors import InputError
+from assay._core.extras import need
+from assay.adapt.lora_memory import store
+from assay.adapt.lora_memory.adapters import Adapters, quiet
+from assay.adapt.lora_memory.facts import as_facts, is_documents, sentences
+from assay.adapt.lora_memory.formats import TEMPLATE, Style, document_samples, fact_samples
+from assay.adapt.lora_memory.merge import METHODS, Method
+from assay.adapt.lora_memory.read import answers, pad_id_of
+from assay.adapt.lora_memory.route import Encoder, Router
+from assay.adapt.lora_memory.write import WriteConfig, train
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pandas as pd
+    from torch import Tensor, nn
+
+    from assay.adapt.lora_memory.store import Module
+
+
+@dataclass(frozen=True)
+class Trace:
+    """An answer and how it came about.
+
+    Attributes
+    ----------
+    answer : str
+    modules : tuple of (str, float)
+        Ids and scores of the modules that were read.
+    n_prompt_tokens : int
+    seconds : float
+        Of the batch in which the question was answered, divided by its questions.
+    """
+
+    answer: str
+    modules: tuple[tuple[str, float], ...]
+    n_prompt_tokens: int
+    seconds: float
+
+
+class LoRAMemory:
+    """Facts in LoRA modules beside a language model that stays as it is.
+
+    Outside its own calls every module is switched off: the model you gave answers as it did before.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Any causal language model. Its linear layers are wrapped by PEFT with the first module that is written or
+        loaded, and unwrapped by :meth:`detach`; its weights are never changed.
+    tokenizer : transformers.PreTrainedTokenizerBase
+        Is not changed.
+    rank : int
+        r of the modules that are written.
+    alpha : float, optional
+        The scaling is alpha / r; by default alpha = r.
+    dropout : float
+        Before A, in training; 0.1 in the paper.
+    target_modules : str or list of str
+        As PEFT takes them; ``"all-linear"`` is every linear layer but the head.
+    router : "bm25", "embedding", "oracle" or callable
+        How :meth:`ask` finds modules. ``"embedding"`` needs `encoder`; ``"oracle"`` knows where each written question
+        is: an upper bound for audits, no system. A callable gets the question and the list of modules, and returns a
+        score for each.
+    encoder : object with ``encode(texts)``, optional
+        Such as ``assay.models.demo_encoder()`` or a SentenceTransformer.
+    merge : "linear", "cat", "ties" or "dare_linear"
+        How several modules are read at once.
+    top_k : int
+        How many modules a question is read with.
+    format : "auto", "plain", "chat" or "user_turn"
+        How questions look to the model, in writing and in reading; see :class:`~.formats.Style`.
+    template : str
+        Holds ``{question}`` and ``{answer}``, for plain and user_turn.
+    folder : path, optional
+        Modules are saved there as they are written, and those that are there already are loaded, not written again.
+
+    Examples
+    --------
+    >>> from assay.models import demo_lm
+    >>> memory = LoRAMemory(*demo_lm(), rank=8)  # doctest: +SKIP
+    >>> memory.write([("What is the gate code?", "4711")], module="office")  # doctest: +SKIP
+    'office'
+    >>> memory.ask("What is the gate code?")  # doctest: +SKIP
+    '4711'
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        rank: int = 4,
+        alpha: float | None = None,
+        *,
+        dropout: float = 0.1,
+        target_modules: str | list[str] = "all-linear",
+        router: str | Callable[[str, Sequence[Module]], Sequence[float]] = "bm25",
+        encoder: Encoder | None = None,
+        merge: Method = "linear",
+        top_k: int = 1,
+        format: Literal["auto", "plain", "chat", "user_turn"] = "auto",  # noqa: A002  # the card's name
+        template: str = TEMPLATE,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        need("peft", extra="peft", purpose="LoRA memory")
+        if rank < 1:
+            raise InputError(f"rank is {rank}; expected 1 or more")
+        if not 0 <= dropout < 1:
+            raise InputError(f"dropout is {dropout}; expected a share from 0 to below 1")
+        if not callable(router) and router not in ("bm25", "embedding", "oracle"):
+            raise InputError(f"router is {router!r}; expected bm25, embedding, oracle or a function")
+        if merge not in METHODS:
+            raise InputError(f"merge is {merge!r}; expected one of {', '.join(METHODS)}")
+        if top_k < 1:
+            raise InputError(f"top_k is {top_k}; expected 1 or more")
+        self._adapters = Adapters(model)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.rank = rank
+        self.alpha = float(rank if alpha is None else alpha)
+        self.dropout = dropout
+        self.target_modules = target_modules
+        self.router = router
+        self.encoder = encoder
+        self.merge: Method = merge
+        self.top_k = top_k
+        self.style = Style(tokenizer, format, template)
+        self.base = store.fingerprint(model)
+        self.modules: dict[str, Module] = {}
+        self.folder = None if folder is None else Path(folder)
+        self._router: Router | None = None
+        if self.folder is not None and (self.folder / "index.json").is_file():
+            self._load_modules(self.folder)
+
+    def __repr__(self) -> str:
+        return f"LoRAMemory(rank={self.rank}, modules={len(self.modules)}, router={self.router!r}, top_k={self.top_k})"
+
+    @property
+    def peft_model(self) -> Any:
+        """The ``peft.PeftModel`` with an adapter for each module, such as :func:`merge_adapters` takes; or None."""
+        return self._adapters.peft_model
+
+    # ----------------------------------------------------------------------------------------------------------- write
+
+    def write(
+        self,
+        records: Any,
+        module: str | None = None,
+        config: WriteConfig | None = None,
+        *,
+        keys: Sequence[str] | None = None,
+        generator: Callable[[str], str] | None = None,
+        context: str | None = None,
+    ) -> str:
+        """Train one module on facts or documents; the others stay as they are.
+
+        Parameters
+        ----------
+        records : list of Fact, of Document or of (question, answer), DataFrame or path of a table
+        module : str, optional
+            Its id: letters, digits, - and _. By default ``m000``, ``m001``, …
+        config : WriteConfig, optional
+        keys : sequence of str, optional
+            What the router compares a question with. By default the questions of facts; of documents their names and
+            sentences.
+        generator : callable, optional
+            Prompt to text, for the recipes of documents.
+        context : str, optional
+            What the teacher reads before each sample, with ``config.distill``.
+
+        Returns
+        -------
+        str
+            The module's id. With a `folder`, one that was written from the same things before is taken from there.
+
+        Raises
+        ------
+        InputError
+            Facts are empty, contradict each other or are too long, or the id is taken.
+        """
+        config = config or WriteConfig()
+        name = store.check_id(module if module is not None else self._free_id())
+        if (config.distill == "none") != (context is None):
+            raise InputError("distillation needs both: config.distill and a context that the teacher reads")
+        if is_documents(records):
+            samples = document_samples(records, config.recipe, generator)
+            held = tuple(dict.fromkeys([*(d.name for d in records), *(s.prompt for s in samples if s.prompt)]))
+            routed_by = [f"{d.name} {line}" for d in records for line in (sentences(d.text) or [d.text])]
+        else:
+            facts = as_facts(records)
+            samples, held = fact_samples(facts), tuple(fact.question for fact in facts)
+            routed_by = list(held)
+        encoded = [piece for sample in samples for piece in self.style.encode(sample, config.max_length)]
+        settings = [self.base, self._settings(), config.to_dict(), [[s.ids, s.n_prompt] for s in encoded], context]
+        content = store.digest(*settings)
+        if name in self.modules:
+            if self.modules[name].content == content:
+                return name
+            raise InputError(f"module {name!r} is written already, from other facts; remove it first or name another")
+        losses = self._train(name, encoded, config, context)
+        last = losses[-max(1, len(losses) // 10) :]
+        made = store.Module(
+            name,
+            tuple(keys if keys is not None else routed_by),
+            held,
+            n_tokens=sum(len(piece.ids) for piece in encoded),
+            n_samples=len(encoded),
+            n_parameters=sum(weight.numel() for weight in self._adapters.weights(name)),
+            loss=math.fsum(last) / len(last),
+            content=content,
+            config=config.to_dict(),
+        )
+        try:
+            self._keep(made)
+        except BaseException:
+            self._adapters.delete(name)
+            raise
+        self.modules[name] = made
+        self._router = None
+        return name
+
+    def _keep(self, made: Module) -> None:
+        """Write a module to the folder, if there is one: the adapter first, then the index that names it."""
+        if self.folder is not None:
+            store.save_adapter(self.peft_model, made.id, self.folder)
+            store.write_index(self.folder, self.base, self._settings(), [*self.modules.values(), made])
+
+    def write_many(self, sectors: Sequence[Any], config: WriteConfig | None = None, **options: Any) -> list[str]:
+        """Write one module a sector, named by its place; with a `folder` what was written before is not done again."""
+        return [self.write(sector, f"m{place:03d}", config, **options) for place, sector in enumerate(sectors)]
+
+    def remove(self, module: str) -> None:
+        """Forget a module; with a `folder` its files go as well."""
+        self._known(module)
+        self._adapters.delete(module)
+        del self.modules[module]
+        self._router = None
+        if self.folder is not None:
+            store.write_index(self.folder, self.base, self._settings(), list(self.modules.values()))
+            shutil.rmtree(self.folder / "modules" / module, ignore_errors=True)
+
+    def _train(self, name: str, encoded: list[Any], config: WriteConfig, context: str | None) -> list[float]:
+        import torch
+
+        was_training = self.model.training
+        try:
+            with torch.random.fork_rng():
+                torch.manual_seed(config.seed)
+                self._adapters.add(
+                    name, r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout,
+                    target_modules=self.target_modules,
+                )  # fmt: skip
+            if config.gradient_checkpointing:
+                with quiet():
+                    self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            with self._adapters.on(name):
+                self.model.train()
+                weights = self._adapters.weights(name)
+                for weight in weights:
+                    weight.requires_grad_(True)
+                before = self.tokenizer(context)["input_ids"] if context else ()
+                return train(
+                    self.model, weights, encoded, config, pad_id_of(self.tokenizer),
+                    context=before, teacher=self._adapters.off, name=name,
+                )  # fmt: skip
+        except BaseException:
+            self._adapters.delete(name)
+            raise
+        finally:
+            if config.gradient_checkpointing:
+                with quiet():
+                    self.model.gradient_checkpointing_disable()
+            self.model.train(was_training)
+            if name in self._adapters:
+                for weight in self._adapters.weights(name):
+                    weight.requires_grad_(False)
+                    weight.grad = None
+
+    # ------------------------------------------------------------------------------------------------------------ read
+
+    def route(self, question: str, *, top_k: int | None = None) -> list[tuple[str, float]]:
+        """Modules for a question with their scores, the best first."""
+        return self.route_many([question], top_k=top_k)[0]
+
+    def route_many(self, questions: Sequence[str], *, top_k: int | None = None) -> list[list[tuple[str, float]]]:
+        """:meth:`route` for several questions at once."""
+        if not self.modules:
+            raise InputError("the memory has no modules; write or load some first")
+        k = self.top_k if top_k is None else top_k
+        if not 1 <= k <= len(self.modules):
+            raise InputError(f"top_k is {k}; expected a number from 1 to {len(self.modules)}, the number of modules")
+        if self._router is None or self._router.kind != self.router:
+            self._router = Router(list(self.modules.values()), self.router, self.encoder)
+        ids = list(self.modules)
+        chosen = []
+        for row in self._router.scores(questions):
+            best = sorted(range(len(ids)), key=lambda place: -row[place])[:k]
+            chosen.append([(ids[place], float(row[place])) for place in best])
+        return chosen
+
+    @overload
+    def ask(
+        self, question: str, context: str | None = ..., *, return_trace: Literal[False] = ..., **options: Any
+    ) -> str: ...
+    @overload
+    def ask(
+        self, question: str, context: str | None = ..., *, return_trace: Literal[True], **options: Any
+    ) -> Trace: ...
+
+    def ask(
+        self, question: str, context: str | None = None, *, return_trace: bool = False, **options: Any
+    ) -> str | Trace:
+        """Answer a question with the modules it is routed to.
+
+        Parameters
+        ----------
+        question : str
+        context : str, optional
+            A text for the prompt as well: hybrid reading, with retrieved passages or a whole document.
+        return_trace : bool
+            Return a :class:`Trace` rather than the answer alone.
+        **options
+            For ``model.generate``: greedy and at most 50 tokens unless you say otherwise.
+        """
+        trace = self.ask_many([question], None if context is None else [context], **options)[0]
+        return trace if return_trace else trace.answer
+
+    def ask_many(
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[str] | None = None,
+        *,
+        modules: Sequence[Sequence[str]] | None = None,
+        batch_size: int = 16,
+        **options: Any,
+    ) -> list[Trace]:
+        """Answer questions in batches, those that need the same modules together.
+
+        Parameters
+        ----------
+        questions : sequence of str
+        contexts : sequence of str, optional
+            One for each question.
+        modules : sequence of sequences of module ids, optional
+            Read these rather than route; an empty one reads the base model alone.
+        batch_size : int
+        **options
+            For ``model.generate``.
+
+        Returns
+        -------
+        list of Trace
+            In the order of the questions.
+        """
+        routed = self.route_many(questions) if modules is None else [[(m, math.nan) for m in ids] for ids in modules]
+        texts = [None] * len(questions) if contexts is None else list(contexts)
+        prompts = [self.style.prompt(question, text) for question, text in zip(questions, texts, strict=True)]
+        found: dict[int, Trace] = {}
+        for ids, rows in _groups([tuple(name for name, _ in chosen) for chosen in routed]).items():
+            with self.using(*ids):
+                start = time.perf_counter()
+                said = answers(
+                    self.model, self.tokenizer, [prompts[row] for row in rows], batch_size=batch_size, **options
+                )
+                seconds = (time.perf_counter() - start) / len(rows)
+            for row, text in zip(rows, said, strict=True):
+                found[row] = Trace(text, tuple(routed[row]), len(prompts[row]), seconds)
+        return [found[row] for row in range(len(questions))]
+
+    def generate(self, input_ids: Tensor, *, attention_mask: Tensor | None = None, **options: Any) -> Any:
+        """``model.generate`` with the modules to which each row's text is routed.
+
+        Rows that need different modules are generated apart and padded on the right to one width; a plain tensor is
+        returned then, so options that return more than tokens need rows of one route.
+        """
+        import torch
+
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        texts = [
+            self.tokenizer.decode(row[keep.bool()], skip_special_tokens=True)
+            for row, keep in zip(input_ids, mask, strict=True)
+        ]
+        groups = _groups([tuple(name for name, _ in chosen) for chosen in self.route_many(texts)])
+        options = {"pad_token_id": pad_id_of(self.tokenizer), **options}
+        if len(groups) > 1 and options.get("return_dict_in_generate"):
+            raise InputError("return_dict_in_generate needs rows of one route; generate them one at a time")
+        parts: dict[int, Tensor] = {}
+        n_each = int(options.get("num_return_sequences", 1))
+        for ids, rows in groups.items():
+            with self.using(*ids), torch.inference_mode():
+                output = self.model.generate(input_ids=input_ids[rows], attention_mask=mask[rows], **options)
+            if len(groups) == 1:
+                return output
+            for place, tokens in enumerate(output):
+                parts[rows[place // n_each] * n_each + place % n_each] = tokens
+        rows_in_order = [parts[row] for row in sorted(parts)]
+        return torch.nn.utils.rnn.pad_sequence(rows_in_order, batch_first=True, padding_value=options["pad_token_id"])
+
+    @contextmanager
+    def using(self, *modules: str, weights: Sequence[float] | None = None) -> Iterator[Any]:
+        """Switch modules on for a ``with`` block, several merged by `self.merge`; afterwards all is as it was.
+
+        Yields the model. Without modules it is the base model, whatever was switched on around the block.
+        """
+        for name in modules:
+            self._known(name)
+        if not modules:
+            switched = self._adapters.off()
+        elif len(modules) == 1 and weights is None:
+            switched = self._adapters.on(modules[0])
+        else:  # without weights a mean for linear and dare_linear, a sum for cat and ties, as in the paper
+            switched = self._adapters.merged(modules, self.merge, weights)
+        with switched:
+            yield self.model
+
+    # ----------------------------------------------------------------------------------------------------------- store
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write every module as a PEFT adapter, and ``index.json``."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        for name in self.modules:
+            store.save_adapter(self.peft_model, name, place)
+        store.write_index(place, self.base, self._settings(), list(self.modules.values()))
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], model: Any, tokenizer: Any, **options: Any) -> LoRAMemory:
+        """Read a memory that :meth:`save`, or writing with a `folder`, left behind.
+
+        Parameters
+        ----------
+        folder : path
+        model, tokenizer
+            The base model it was written for.
+        **options
+            Of the class, such as ``router`` and ``top_k``; what decides the modules comes from the index.
+
+        Raises
+        ------
+        InputError
+            The folder holds no memory, or one for another base model.
+        """
+        settings, _ = store.read_index(Path(folder))
+        memory = cls(model, tokenizer, **{**settings, **options})
+        memory._load_modules(Path(folder))
+        return memory
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a module: id, number of facts, tokens, parameters, last loss."""
+        import pandas as pd
+
+        rows = [
+            {"module": m.id, "n_facts": len(m.questions), "n_tokens": m.n_tokens, "n_parameters": m.n_parameters,
+             "loss": m.loss}
+            for m in self.modules.values()
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=["module", "n_facts", "n_tokens", "n_parameters", "loss"])
+
+    def detach(self) -> nn.Module:
+        """Take every module off the model, which is then as it was given; files stay."""
+        self._adapters.detach()
+        self.modules, self._router = {}, None
+        model: nn.Module = self.model
+        return model
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "rank": self.rank, "alpha": self.alpha, "dropout": self.dropout, "target_modules": self.target_modules,
+            "format": self.style.form, "template": self.style.template,
+        }  # fmt: skip
+
+    def _load_modules(self, folder: Path) -> None:
+        settings, modules = store.read_index(folder, self.base)
+        if settings != self._settings():
+            name = next(name for name, value in settings.items() if value != self._settings().get(name))
+            raise InputError(
+                f"{folder} was written with {name}={settings[name]!r}, not {self._settings().get(name)!r}; "
+                "use LoRAMemory.load, or another folder"
+            )
+        for module in modules:
+            self._adapters.load(module.id, folder / "modules" / module.id)
+            self.modules[module.id] = module
+        self._router = None
+
+    def _known(self, name: str) -> None:
+        if name not in self.modules:
+            known = ", ".join(list(self.modules)[:20]) or "none"
+            raise InputError(f"there is no module {name!r}; there are {known}")
+
+    def _free_id(self) -> str:
+        number = len(self.modules)
+        while f"m{number:03d}" in self.modules:
+            number += 1
+        return f"m{number:03d}"
+
+
+def _groups(keys: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], list[int]]:
+    """Rows by key, in the order in which keys first appear."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for row, key in enumerate(keys):
+        groups.setdefault(key, []).append(row)
+    return groups
