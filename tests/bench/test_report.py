@@ -287,3 +287,30 @@ def test_several_runs_have_one_h1_and_no_heading_skips_a_level(several):
 
 def test_several_runs_are_counted_in_a_sentence(several):
     assert "1 better, 1 worse. The claims: 1 supported, 1 contradicted." in several.text
+
+
+# ------------------------------------------------------------------------------------------------------- pictures
+
+
+def test_a_picture_stands_in_a_frame_without_scripts(tmp_path):
+    folder = write_run(tmp_path / "run")
+    picture = {"title": "Where it <acts>", "html": '<b style="color:red">"quoted"</b><script>alert(1)</script>'}
+    (folder / "pictures.json").write_text(json.dumps([picture]))
+    page = render([folder])
+    frame = re.search(r"<iframe ([^>]*)>", page)[1]
+    assert frame.startswith("sandbox srcdoc=")
+    assert "&lt;script&gt;alert(1)" in frame
+    assert "<script" not in page
+    assert "<figcaption>Where it &lt;acts&gt;</figcaption>" in page
+
+
+def test_a_run_without_pictures_has_no_frame(tmp_path):
+    assert "<iframe" not in render([write_run(tmp_path / "run")])
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '[{"title": "x"}]', '[{"title": 1, "html": "x"}]', "null"])
+def test_pictures_that_assay_did_not_write_are_refused(tmp_path, text):
+    folder = write_run(tmp_path / "run")
+    (folder / "pictures.json").write_text(text)
+    with pytest.raises(InputError, match=r"pictures\.json: expected a list of objects with the texts title and html"):
+        render([folder])

@@ -420,3 +420,13 @@ def test_a_traceback_is_kept_beside_the_error(tmp_path):
 def test_slow_arms_take_the_time_that_they_take(tmp_path):
     result = run(SLOW, tmp_path, cases=2, jobs=1)
     assert result.arms[0].wall_s == pytest.approx(0.15, abs=0.1)
+
+
+def test_pictures_are_drawn_once_and_stand_in_the_report(tmp_path):
+    def pictures(data, seed):
+        yield f"The mean is {data:g}, the seed {seed}", "<p>a picture</p>"
+
+    result = run(replace(TOY, pictures=pictures), seed=3, out=tmp_path / "run")
+    page = (result.folder / "report.html").read_text(encoding="utf-8")
+    assert page.count("<figcaption>The mean is 1, the seed 3</figcaption>") == 1
+    assert 'srcdoc="&lt;p&gt;a picture&lt;/p&gt;"' in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from assay._core.errors import InputError
+from assay._core.files import write_text
 from assay._core.tables import write_table
 from assay.bench import environment, executors, verdict
 from assay.bench.plan import FINISHED_FILE, PLAN_FILE, Plan, append, fingerprint, finished
-from assay.bench.result import CASES_FILE, DataUsed, Result
+from assay.bench.result import CASES_FILE, PICTURES_FILE, DataUsed, Result
 from assay.bench.worker import Row, Task, pack, pack_case, task
 
 if TYPE_CHECKING:
@@ -141,6 +143,9 @@ def run_part(trial: Trial, plan: Plan, loaded: Data, folder: Path, machine: Mach
         folder=folder,
     )
     result.save()
+    if trial.pictures is not None:
+        shown = [{"title": title, "html": html} for title, html in trial.pictures(loaded.value, plan.seed)]
+        write_text(folder / PICTURES_FILE, json.dumps(shown, ensure_ascii=False))
     return result
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 RESULT_FILE = "result.json"
 CASES_FILE = "cases.parquet"
+PICTURES_FILE = "pictures.json"
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,9 @@ class Trial:
         ``"tour"`` puts the trial into ``assay tour``.
     threads : int
         Threads that an arm may use; an executor runs ``cores // threads`` cases at a time.
+    pictures : callable, optional
+        ``pictures(data, seed)`` yields pairs of a title and a piece of HTML that the report shows beside the numbers,
+        in a frame without scripts. It is called once, when every case is finished and the result is on disk.
     """
 
     slug: str
@@ -198,6 +201,7 @@ class Trial:
     also: tuple[Trial, ...] = ()
     tags: frozenset[str] = frozenset()
     threads: int = 1
+    pictures: Callable[[Any, int], Iterable[tuple[str, str]]] | None = None
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from assay._core.errors import InputError
 from assay._core.tables import read_table
-from assay.bench.result import ArmSummary, MetricUsed, Result
+from assay.bench.result import PICTURES_FILE, ArmSummary, MetricUsed, Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,11 +22,12 @@ COSTS = ("wall_s", "cpu_s", "peak_mib")
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its result, the table of its cases, and its parts."""
+    """A finished run: its result, the table of its cases, its parts, and pictures as pairs of a title and HTML."""
 
     result: Result
     cases: pd.DataFrame
     parts: tuple[Run, ...]
+    pictures: tuple[tuple[str, str], ...] = ()
 
     @property
     def label(self) -> str:
@@ -72,7 +74,20 @@ def read_run(folder: Path) -> Run:
     _check_names(result, file)
     cases = _cases(_inside(folder, result.cases_file, file), [metric.name for metric in result.metrics])
     parts = tuple(read_run(_inside(folder, name, file)) for name in result.also)
-    return Run(result, cases, parts)
+    return Run(result, cases, parts, _pictures(folder / PICTURES_FILE))
+
+
+def _pictures(file: Path) -> tuple[tuple[str, str], ...]:
+    if not file.is_file():
+        return ()
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        pictures = tuple((one["title"], one["html"]) for one in found)
+    except (ValueError, TypeError, KeyError):
+        pictures = ((None, None),)
+    if not all(isinstance(text, str) for picture in pictures for text in picture):
+        raise InputError(f"{file}: expected a list of objects with the texts title and html; run the trial again")
+    return pictures
 
 
 def _check_names(result: Result, file: Path) -> None:

@@ -194,6 +194,18 @@ def distance(case: Case, found: float) -> dict[str, float]:
     return {"relative_rmse": found}
 
 
+def strips(made: Study, seed: int) -> Iterator[tuple[str, str]]:
+    """Where PSR acts, token by token, on a held-out answer of each attribute."""
+    from assay.adapt.psr.strip import strip_html
+
+    for name, _ in made.setting.attributes:
+        pairs = study.pairs_of(made.setting, name, _blocks(made.held_out)[0])
+        pair = next((pair for pair in pairs if pair["response"].strip()), None)
+        if pair is not None:
+            coefficients = study.fitted(made.setting, name, "psr").coefficients(pair["prompt"], pair["response"])
+            yield f"Where PSR acts on an answer that was given as {name}", strip_html(coefficients)
+
+
 # ----------------------------------------------------------------------------------- is a known truth found again?
 
 WIDTH, LENGTH = 32, 24
@@ -314,6 +326,7 @@ TRIAL = Trial(
     arms=arms(mimic, ("psr", "difference-in-means", "constant", "projection")),
     metrics=(RMSE,),
     score=distance,
+    pictures=strips,
     also=(
         Trial(
             part="answers",
