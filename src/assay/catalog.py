@@ -499,6 +499,17 @@ METHODS: tuple[Method, ...] = (
         "dataguard", "DataGuard", "audit",
         "Find out whether a model was trained on your data.",
         Paper("DataGuard: A Non-intrusive Dataset Auditing Framework via Differential Information Forensics"),
+        status="available",
+        interface="assay.audit:DataGuardAuditor",
+        trial="assay.trials.audit.dataguard:TRIAL",
+        use="assay.cli.use.dataguard:app",
+        extra="audit",
+        use_when="you own a data set, can ask a model for probabilities, and hold data of the same kind that it certainly "
+                 "never saw.",
+        not_when="your other data is of another source or time, or you need to know which samples were used.",
+        measured="0 false alarms in 200 unrelated networks at level 0.01 [0, 0.018]; use of a quarter or a half of 300 "
+                 "samples found in 0.56 of cases against 0.41 for a t-test of the loss, though the loss with the same "
+                 "references finds 0.71 (assay try dataguard --scale standard).",
     ),
     Method(
         "tsef", "TSEF", "audit",

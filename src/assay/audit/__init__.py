@@ -6,6 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from assay.audit.dataguard import (
+        AuditReport,
+        DataGuardAuditor,
+        Rate,
+        Shadow,
+        audit_lm,
+        audit_probs,
+        correct_for_several,
+        exact_rate,
+    )
     from assay.audit.mpfm import LogWindower, LogWindows, MPFMDetector
     from assay.audit.tsef import (
         PGD,
@@ -22,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = [
     "PGD",
     "TSEF",
+    "AuditReport",
+    "DataGuardAuditor",
     "GradientxInput",
     "IntegratedGradients",
     "LogWindower",
@@ -29,13 +41,29 @@ __all__ = [
     "MPFMDetector",
     "MaskExplainer",
     "RandomNoise",
+    "Rate",
     "Saliency",
+    "Shadow",
+    "audit_lm",
+    "audit_probs",
     "captum_watchers",
+    "correct_for_several",
+    "exact_rate",
     "robustness_report",
 ]
 
 # Loaded when they are asked for: a method that is not used costs nothing.
 _NAMES = {
+    "dataguard": (
+        "AuditReport",
+        "DataGuardAuditor",
+        "Rate",
+        "Shadow",
+        "audit_lm",
+        "audit_probs",
+        "correct_for_several",
+        "exact_rate",
+    ),
     "mpfm": ("LogWindower", "LogWindows", "MPFMDetector"),
     "tsef": (
         "GradientxInput",
