@@ -320,7 +320,8 @@ METHODS: tuple[Method, ...] = (
                  "queries lie far from their keys.",
         not_when="you can use HNSW, the log is thin, queries look like keys, or there are fewer than some 100,000 keys: "
                  "the net costs more than it saves.",
-        measured="",
+        measured="best key in one opened list 0.80 beside 0.74 raw and 0.75 by HNSW, at 12 times the operations; first of "
+                 "ten clusters 0.85 beside 0.74 by centroids (assay try amips)",
     ),
     Method(
         "score-tokenizer", "Score-function tokenisation", "nn",
