@@ -322,6 +322,11 @@ BAD = {
         "target row 59 and auxiliary row 0 are the same sample (1 target rows are in both); take them out of one of "
         "the two, since overlap hides the difference",
     ),
+    "the same answers": (
+        {"P_aux": answers(used=False, n=120)[0][:60], "y_aux": answers(used=False, n=120)[1][:60]},
+        "60 of 60 different answers on the target are answers on an auxiliary sample to the last bit, so the data sets "
+        "overlap; take shared samples out of one of them, since overlap hides the difference",
+    ),
     "references for one": (
         {"ref_target": answers(used=False, n=60)[0]},
         "ref_target and ref_aux go together; one of them is missing",

@@ -125,6 +125,7 @@ BAD = {
     "probes": (("compare", "keys.npy", "queries.npy", "--probes", "1,x"), r"^--probes takes whole numbers above zero"),
     "picture": (("compare", "keys.npy", "queries.npy", "--plot", "a.doc"), r"^a\.doc: a picture is written as one of"),
     "model": (("search", "keys.npy", "keys.npy", "queries.npy"), r"^keys\.npy is not a model of amips"),
+    "NaN": (("fit", "keys.npy", "nan.npy"), r"^queries, row 8: it holds NaN or infinite numbers"),
     "zero row": (("fit", "zero.npy", "queries.npy"), r"^keys: 1 rows are all zeros \(rows 5\)"),
     "few queries": (("compare", "keys.npy", "few.npy"), r"^few\.npy: 5 queries; expected 20 or more"),
 }
@@ -135,6 +136,7 @@ def test_bad_input_is_one_sentence_and_leaves_no_file(run, vectors, tmp_path, ar
     keys, queries = vectors
     np.save(tmp_path / "thin.npy", queries[:, :7])
     np.save(tmp_path / "few.npy", queries[:5])
+    np.save(tmp_path / "nan.npy", np.where(np.arange(600)[:, None] == 7, np.nan, queries))
     np.save(tmp_path / "zero.npy", np.where(np.arange(200)[:, None] == 4, 0, keys))
     before = sorted(tmp_path.iterdir())
     with pytest.raises(InputError, match=message):

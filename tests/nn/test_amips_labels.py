@@ -130,7 +130,7 @@ BAD = {
     ),
     "not finite": (
         [[1.0, 0.0], [np.nan, 1.0]],
-        r"^keys, row 2: not all numbers are finite; remove the row or repair it$",
+        r"^keys, row 2: it holds NaN or infinite numbers; remove the row or repair it$",
     ),
     "one dimension": ([1.0, 2.0], r"^keys: an array of shape \(2,\) and type float64; expected numbers of shape"),
     "no rows": (np.empty((0, 3)), r"^keys: an array of shape \(0, 3\)"),

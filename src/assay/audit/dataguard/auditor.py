@@ -12,6 +12,7 @@ from assay._core.seeds import child_seed
 from assay.audit.dataguard.door import (
     check_nontraining,
     check_overlap,
+    check_same_answers,
     check_sizes,
     class_numbers,
     group_numbers,
@@ -306,7 +307,9 @@ def audit_probs(
             for values, what, y in ((ref_target, "ref_target", labels[0]), (ref_aux, "ref_aux", labels[1]))
         ]
     inputs = None
-    if inputs_target is not None:
+    if inputs_target is None:
+        check_same_answers(target, aux)
+    else:
         _check_shapes(inputs_target, inputs_aux)
         for values, what, size in ((inputs_target, "inputs_target", n), (inputs_aux, "inputs_aux", m)):
             if len(values) != size:

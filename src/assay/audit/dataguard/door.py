@@ -102,6 +102,25 @@ def check_overlap(target: Iterable[Any], aux: Iterable[Any]) -> None:
         )
 
 
+def check_same_answers(target: Array, aux: Array) -> None:
+    """Refuse answers of which most are those of the other data set to the last bit, where no inputs tell samples apart.
+
+    Answers of certainty are alike for many samples and do not count, nor does one that comes again and again.
+
+    Parameters
+    ----------
+    target, aux : (n, n_classes) and (m, n_classes) float
+    """
+    told = np.unique(target[target.max(axis=1) < 1 - SUM_TOLERANCE], axis=0)
+    known = {_digest(row) for row in aux}
+    n_same = sum(_digest(row) in known for row in told)
+    if n_same >= MIN_SAMPLES // 2 and n_same > len(told) / 2:
+        raise InputError(
+            f"{n_same} of {len(told)} different answers on the target are answers on an auxiliary sample to the last "
+            "bit, so the data sets overlap; take shared samples out of one of them, since overlap hides the difference"
+        )
+
+
 def _digest(sample: Any) -> bytes:
     data = (
         sample.encode("utf-8", "surrogatepass") if isinstance(sample, str) else np.ascontiguousarray(sample).tobytes()

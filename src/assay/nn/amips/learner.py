@@ -67,7 +67,7 @@ class Learner(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         rng = np.random.default_rng(seed)
-        checked = validate_data(self, X, dtype=NUMBERS, ensure_min_features=2, reset=True)
+        checked = validate_data(self, X, dtype=NUMBERS, ensure_min_features=2, ensure_all_finite=False, reset=True)
         queries = unit_rows(checked, "queries")
         keys = queries
         if y is not None and (given_keys := y if isinstance(y, np.ndarray) else np.asarray(y)).ndim == 2:
@@ -263,7 +263,7 @@ class Learner(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     def _queries(self, X: Any) -> Vectors:  # noqa: N803
         check_is_fitted(self, "network_")
-        checked = validate_data(self, X, dtype=NUMBERS, reset=False)
+        checked = validate_data(self, X, dtype=NUMBERS, ensure_all_finite=False, reset=False)  # unit_rows names the row
         return unit_rows(checked, "queries")
 
     def _known_keys(self, keys: Any) -> Vectors:

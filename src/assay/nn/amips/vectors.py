@@ -108,7 +108,7 @@ def unit_rows(vectors: Any, name: str, *, n_features: int | None = None) -> Vect
         lengths[rows] = np.linalg.norm(np.asarray(array[rows], dtype=np.float64), axis=1)
     if not np.isfinite(lengths).all():
         row = int(np.flatnonzero(~np.isfinite(lengths))[0])
-        raise InputError(f"{name}, row {row + 1}: not all numbers are finite; remove the row or repair it")
+        raise InputError(f"{name}, row {row + 1}: it holds NaN or infinite numbers; remove the row or repair it")
     zero = np.flatnonzero(lengths == 0)
     if len(zero):
         rows_text = ", ".join(str(row + 1) for row in zero[:5]) + (" …" if len(zero) > 5 else "")
