@@ -318,10 +318,10 @@ METHODS: tuple[Method, ...] = (
         extra="search",
         use_when="you search fixed keys through an inverted file, have a dense log of queries (ten or more a key), and "
                  "queries lie far from their keys.",
-        not_when="you can use HNSW, the log is thin, queries look like keys, or there are fewer than some 100,000 keys: "
-                 "the net costs more than it saves.",
-        measured="best key in one opened list 0.80 beside 0.74 raw and 0.75 by HNSW, at 12 times the operations; first of "
-                 "ten clusters 0.85 beside 0.74 by centroids (assay try amips)",
+        not_when="you can use HNSW, the log is thin, queries look like keys, or there are fewer than some 100,000 "
+                 "keys: the net costs more than it saves.",
+        measured="best key in one opened list 0.80 beside 0.74 raw and 0.75 by HNSW, at 12 times the operations; "
+                 "first of ten clusters 0.85 beside 0.74 by centroids (assay try amips)",
     ),
     Method(
         "score-tokenizer", "Score-function tokenisation", "nn",
@@ -367,8 +367,8 @@ METHODS: tuple[Method, ...] = (
                  "before.",
         not_when="the model is small or weak, its weights are quantised, or forgetting does not matter: training "
                  "everything learns faster.",
-        measured="noise on the tenth it would train moves SmolLM2 by 0.018 nats, on a random tenth by 0.057, on the least "
-                 "|W||h| by 0.025 (assay try model-dowser); fine-tuning not measured.",
+        measured="noise on the tenth it would train moves SmolLM2 by 0.018 nats, on a random tenth by 0.057, on the "
+                 "least |W||h| by 0.025 (assay try model-dowser); fine-tuning not measured.",
     ),
     Method(
         "aco-moe-lora", "ACO-MoE-LoRA", "adapt",
@@ -506,8 +506,8 @@ METHODS: tuple[Method, ...] = (
         trial="assay.trials.audit.dataguard:TRIAL",
         use="assay.cli.use.dataguard:app",
         extra="audit",
-        use_when="you own a data set, can ask a model for probabilities, and hold data of the same kind that it certainly "
-                 "never saw.",
+        use_when="you own a data set, can ask a model for probabilities, and hold data of the same kind that it "
+                 "certainly never saw.",
         not_when="your other data is of another source or time, or you need to know which samples were used.",
         measured="0 false alarms in 200 unrelated networks at level 0.01 [0, 0.018]; use of a quarter or a half of 300 "
                  "samples found in 0.56 of cases against 0.41 for a t-test of the loss, though the loss with the same "
@@ -642,9 +642,9 @@ METHODS: tuple[Method, ...] = (
                  "relational models, SQL or ETL, from a seed or your schema.",
         not_when="values must be plausible or look like your data, or the schema has text, dates, composite or "
                  "self-referencing keys.",
-        measured="parents' rows explain 0.32 of a child column, 0.01 in independent tables: +0.310 [0.253, 0.367] on 20 "
-                 "databases (assay try plurel --scale standard); 5.8 to 7.9 times the authors' package per core at "
-                 "10,000 rows, linear time and flat memory to 50 million.",
+        measured="parents' rows explain 0.32 of a child column, 0.01 in independent tables: +0.310 [0.253, 0.367] on "
+                 "20 databases (assay try plurel --scale standard); 5.8 to 7.9 times the authors' package per core at"
+                 " 10,000 rows, linear time and flat memory to 50 million.",
     ),
     Method(
         "clean-pr", "Clean-PR", "synth",

@@ -316,7 +316,7 @@ def test_few_queries_are_warned_of():
 BAD = {
     "zero query": ({}, lambda q, k: (np.vstack([q, np.zeros_like(q[:1])]), k), r"^queries: 1 rows are all zeros"),
     "zero key": ({}, lambda q, k: (q, np.vstack([k, np.zeros_like(k[:1])])), r"^keys: 1 rows are all zeros"),
-    "nan key": ({}, lambda q, k: (q, np.where(k == k[3, 0], np.nan, k)), r"^keys, row 4: it holds NaN or infinite numbers"),
+    "nan key": ({}, lambda q, k: (q, np.where(k == k[3, 0], np.nan, k)), r"^keys, row 4: it holds NaN or infinite"),
     "other width": ({}, lambda q, k: (q, k[:, :3]), r"^keys have 3 numbers a row; expected 6$"),
     "depth": ({"depth": 0}, None, r"^depth is 0; expected a whole number from 1$"),
     "steps": ({"steps": 1.5}, None, r"^steps is 1\.5; expected a whole number from 0$"),

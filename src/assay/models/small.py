@@ -355,7 +355,8 @@ def _key(name: str, config: Mapping[str, Any], recipe: Recipe, shared_tokenizer:
         backend = getattr(shared_tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise InputError(f"shared_tokenizer of {name} is {type(shared_tokenizer).__name__}; give a fast tokenizer")
-        told.append(_digest(backend.to_str()))
+        state = json.loads(backend.to_str()) | {"padding": None, "truncation": None}  # these are its last caller's
+        told.append(_digest(json.dumps(state, sort_keys=True)))
     try:
         said = json.dumps(told, sort_keys=True)
     except TypeError as error:
