@@ -367,8 +367,8 @@ METHODS: tuple[Method, ...] = (
                  "before.",
         not_when="the model is small or weak, its weights are quantised, or forgetting does not matter: training "
                  "everything learns faster.",
-        measured="noise on the tenth it would train moves SmolLM2 by 0.018 nats, on a random tenth by 0.057, on the "
-                 "least |W||h| by 0.025 (assay try model-dowser); fine-tuning not measured.",
+        measured="noise on the tenth it would train moves SmolLM2 by 0.018 nats, on a random tenth by 0.057, on that "
+                 "of a Wanda-type mask by 0.025 (assay try model-dowser); fine-tuning not measured.",
     ),
     Method(
         "aco-moe-lora", "ACO-MoE-LoRA", "adapt",
