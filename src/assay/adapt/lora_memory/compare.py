@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from assay.adapt.lora_memory.formats import Style
     from assay.adapt.lora_memory.memory import LoRAMemory
 
+#: Tokens for the words around an answer.
+SENTENCE = 24
+
 BASELINES = ("base", "bm25", "embedding", "icl")
 
 
@@ -151,6 +154,8 @@ def compare(
     readings = {"lora memory": (read_memory(memory, questions, **options), _added(memory))}
     if single is not None:
         readings["one large lora"] = (read_memory(single, questions, **options), _added(single))
+    # What was not written as short answers wraps them into a sentence, which must not be cut off before the answer.
+    options["max_new_tokens"] += SENTENCE
     for name in baselines:
         if name == "base":
             found = read_base(model, style, questions, **options)

@@ -72,6 +72,10 @@ class Given(NamedTuple):
     max_new_tokens: int
 
 
+#: Tokens for the sentence in which a chat model wraps an answer that it reads; modules answer with the answer alone.
+SENTENCE = 24
+
+
 # ---------------------------------------------------------------------------------------------------- data and cases
 
 FIRST = """
@@ -222,7 +226,12 @@ def _retrieved(given: Given, index: WordIndex | SentenceIndex) -> Answered:
     model, tokenizer = load_model(given.model)
     return Answered(
         read_retrieved(
-            model, Style(tokenizer), given.questions, given.passages, index, max_new_tokens=given.max_new_tokens
+            model,
+            Style(tokenizer),
+            given.questions,
+            given.passages,
+            index,
+            max_new_tokens=given.max_new_tokens + SENTENCE,
         )
     )
 
@@ -231,13 +240,15 @@ def in_context(given: Given, seed: int) -> Answered:
     model, tokenizer = load_model(given.model)
     passages = given.passages
     return Answered(
-        read_in_context(model, Style(tokenizer), given.questions, passages, max_new_tokens=given.max_new_tokens)
+        read_in_context(
+            model, Style(tokenizer), given.questions, passages, max_new_tokens=given.max_new_tokens + SENTENCE
+        )
     )
 
 
 def closed_book(given: Given, seed: int) -> Answered:
     model, tokenizer = load_model(given.model)
-    return Answered(read_base(model, Style(tokenizer), given.questions, max_new_tokens=given.max_new_tokens))
+    return Answered(read_base(model, Style(tokenizer), given.questions, max_new_tokens=given.max_new_tokens + SENTENCE))
 
 
 def score(case: Case, output: Answered) -> dict[str, float]:
@@ -346,13 +357,15 @@ def from_page(page: Page, seed: int) -> Answered:
     model, tokenizer = load_model(page.model)
     index = WordIndex(page.passages)
     return Answered(
-        read_retrieved(model, Style(tokenizer), page.questions, page.passages, index, top_k=1, max_new_tokens=16)
+        read_retrieved(
+            model, Style(tokenizer), page.questions, page.passages, index, top_k=1, max_new_tokens=16 + SENTENCE
+        )
     )
 
 
 def without(page: Page, seed: int) -> Answered:
     model, tokenizer = load_model(page.model)
-    return Answered(read_base(model, Style(tokenizer), page.questions, max_new_tokens=16))
+    return Answered(read_base(model, Style(tokenizer), page.questions, max_new_tokens=16 + SENTENCE))
 
 
 def _nearest_manual(page: Page, question: str) -> str:
