@@ -411,7 +411,9 @@ METHODS: tuple[Method, ...] = (
         use_when="you steer a model by a prompt and want its effect without its tokens, with a strength and a view of "
                  "where it acts.",
         not_when="the prompt costs you nothing, or works by words and facts that the model copies from it.",
-        measured="",
+        measured="finds a known intervention again (relative error 0.002, best constant vector 0.83); on SmolLM2, one"
+                 " layer, it mimics a persona's prompt no better than a constant vector (0.951, 0.952; assay try "
+                 "psr).",
     ),
     Method(
         "reflector", "Reflector", "adapt",
