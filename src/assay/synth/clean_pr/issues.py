@@ -30,6 +30,8 @@ class Reference(NamedTuple):
 def find_references(text: str, repo: str) -> list[Reference]:
     """Issues named in a text, each once, in order; code is passed over.
 
+    Examples
+    --------
     >>> [str(found) for found in find_references("Fixes #12, closes org/x#7 and `#3`", "org/y")]
     ['org/y#12', 'org/x#7']
     """
