@@ -329,6 +329,19 @@ METHODS: tuple[Method, ...] = (
         "memoryllm", "MemoryLLM", "nn",
         "Feed-forward layers as a token-wise memory that can live on disk.",
         Paper("MemoryLLM: Plug-n-Play Interpretable Feed-Forward Memory for Transformers", arxiv="2602.00398"),
+        status="available",
+        interface="assay.nn:MemoryLlamaForCausalLM",
+        trial="assay.trials.nn.memoryllm:TRIAL",
+        use="assay.cli.use.memoryllm:app",
+        extra="lm",
+        use_when="you pretrain a language model and want feed-forward layers that can be read token by token, or kept"
+                 " on disk while it decodes.",
+        not_when="the model is trained already, the tokenizer still changes, or disk is short: a float16 table is "
+                 "larger than the weights that it replaces.",
+        measured="small models, 300 steps, one start: perplexity 0.74 times that of a dense model with as many active"
+                 " parameters [0.71, 0.77], too short a training to speak for long ones; an int4 table costs nothing;"
+                 " decoding takes 0.52 times the dense twin's CPU time at width 512 [0.52, 0.53] (assay try "
+                 "memoryllm).",
     ),
     Method(
         "amips", "Amortised inner-product search", "nn",

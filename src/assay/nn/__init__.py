@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         read_vectors,
     )
     from assay.nn.lucid import LucidAttention, LucidCache, lucid_attention, precondition_values
+    from assay.nn.memoryllm import MemoryLlamaConfig, MemoryLlamaForCausalLM, TokenMemory, export_tol, load_with_tol
 
 __all__ = [
     "Comparison",
@@ -27,11 +28,16 @@ __all__ = [
     "LucidAttention",
     "LucidCache",
     "MappedIndex",
+    "MemoryLlamaConfig",
+    "MemoryLlamaForCausalLM",
     "SupportNet",
+    "TokenMemory",
     "best_keys",
     "compare_ivf",
     "compare_routing",
+    "export_tol",
     "ivf_index",
+    "load_with_tol",
     "lucid_attention",
     "precondition_values",
     "read_vectors",
@@ -52,6 +58,7 @@ _NAMES = {
         "read_vectors",
     ),
     "lucid": ("LucidAttention", "LucidCache", "lucid_attention", "precondition_values"),
+    "memoryllm": ("MemoryLlamaConfig", "MemoryLlamaForCausalLM", "TokenMemory", "export_tol", "load_with_tol"),
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
