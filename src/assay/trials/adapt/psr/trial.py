@@ -354,7 +354,6 @@ TRIAL = Trial(
             n_cases={"quick": 8, "standard": 24, "full": 100},
             params={"sequences": 40},
             takes_data=False,
-            tags=frozenset({"tour"}),
         ),
     ),
     **STUDY,
