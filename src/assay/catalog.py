@@ -286,9 +286,9 @@ METHODS: tuple[Method, ...] = (
                  "more, a token or a few a step.",
         not_when="the model is autoregressive or narrow, text must equal plain decoding token for token, or "
                  "Fast-dLLM's dual cache is good enough: it was faster here.",
-        measured="4.3 times full recomputation's speed at a salient share of 8 % (width 512, random weights), "
-                 "Fast-dLLM's dual cache 6.3 times; text as likely as the strongest baseline's is unclear, 1.10 "
-                 "[0.94, 1.24], on a small under-trained model (assay try dyllm)",
+        measured="5.4 times full recomputation's speed at a salient share of 8 % (width 512, random weights, --scale "
+                 "standard), 1.26 times as slow as the best other cache [1.22, 1.30]; text as likely as the strongest"
+                 " baseline's is unclear, 1.10 [0.94, 1.24], on a small under-trained model (assay try dyllm).",
     ),
     Method(
         "tmafc", "Fractal consistency", "decode",
