@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from assay.adapt.lora_memory.formats import Style
     from assay.adapt.lora_memory.memory import LoRAMemory
 
-#: Tokens for the words around an answer.
+#: Tokens for the sentence in which a chat model wraps an answer that it reads; modules answer with the answer alone.
 SENTENCE = 24
 
 BASELINES = ("base", "bm25", "embedding", "icl")
@@ -147,6 +147,8 @@ def compare(
         raise InputError(f"baseline {unknown[0]!r}: expected some of {', '.join(BASELINES)}")
     if "embedding" in baselines and encoder is None:
         raise InputError("the baseline 'embedding' needs an encoder; give encoder=… with a method encode(texts)")
+    # What was not written as short answers wraps them into a sentence, which must not be cut off before the answer.
+    spoken = {"max_new_tokens": room(memory, facts) + SENTENCE, **options}
     options = {"max_new_tokens": room(memory, facts), **options}
     questions = [fact.question for fact in facts]
     passages = [fact.text for fact in facts] if passages is None else list(passages)
@@ -154,16 +156,14 @@ def compare(
     readings = {"lora memory": (read_memory(memory, questions, **options), _added(memory))}
     if single is not None:
         readings["one large lora"] = (read_memory(single, questions, **options), _added(single))
-    # What was not written as short answers wraps them into a sentence, which must not be cut off before the answer.
-    options["max_new_tokens"] += SENTENCE
     for name in baselines:
         if name == "base":
-            found = read_base(model, style, questions, **options)
+            found = read_base(model, style, questions, **spoken)
         elif name == "icl":
-            found = read_in_context(model, style, questions, passages, **options)
+            found = read_in_context(model, style, questions, passages, **spoken)
         else:
             index = WordIndex(passages) if name == "bm25" else SentenceIndex(passages, encoder)  # type: ignore[arg-type]  # checked above
-            found = read_retrieved(model, style, questions, passages, index, top_k, **options)
+            found = read_retrieved(model, style, questions, passages, index, top_k, **spoken)
         readings[name] = (found, 0)
     rows = []
     for name, (reading, parameters) in readings.items():

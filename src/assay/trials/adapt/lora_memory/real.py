@@ -21,6 +21,7 @@ from assay._core.errors import InputError
 from assay._core.seeds import child_seed
 from assay.adapt.lora_memory import Fact, LoRAMemory, WriteConfig, read_documents, read_facts, recalled
 from assay.adapt.lora_memory.compare import (
+    SENTENCE,
     Reading,
     read_base,
     read_in_context,
@@ -70,10 +71,6 @@ class Given(NamedTuple):
     single: str
     reading: tuple[str, int, str]
     max_new_tokens: int
-
-
-#: Tokens for the sentence in which a chat model wraps an answer that it reads; modules answer with the answer alone.
-SENTENCE = 24
 
 
 # ---------------------------------------------------------------------------------------------------- data and cases
