@@ -214,6 +214,40 @@ def test_on_the_users_data_the_first_part_that_takes_data_is_the_main_one(tmp_pa
     assert (result.part, result.also) == ("sorted", ("again",))
 
 
+@pytest.mark.parametrize(("name", "part"), [("main", ""), ("simulated", "simulated"), ("sorted", "sorted")])
+def test_one_part_runs_alone(tmp_path, name, part):
+    result = run(PARTED, tmp_path, part=name, cases=2, jobs=1)
+    assert (result.part, result.also, result.parts) == (part, (), ())
+    assert f"part={name!r}" in result.command
+
+
+def test_a_part_alone_has_the_numbers_that_it_has_among_the_others(tmp_path):
+    alone, among = run(PARTED, tmp_path / "1", part="sorted", cases=2, jobs=1), run(PARTED, tmp_path / "2", cases=2)
+    pd.testing.assert_frame_equal(decided(alone), decided(among.parts[1]), check_exact=True)
+
+
+def test_a_part_alone_is_resumed_alone(tmp_path):
+    folder = stopped(PARTED, tmp_path / "run", 3, part="sorted", cases=2)
+    result = resumed(PARTED, folder)
+    assert (result.part, result.also) == ("sorted", ())
+
+
+def test_a_part_is_not_resumed_as_another(tmp_path):
+    folder = stopped(PARTED, tmp_path / "run", 3, part="sorted", cases=2)
+    with pytest.raises(InputError, match="is a run of 'toy', part 'sorted', not of 'toy', part 'simulated'; resume"):
+        resumed(PARTED, folder, part="simulated")
+
+
+def test_an_unknown_part_is_refused_with_the_parts_that_there_are(tmp_path):
+    with pytest.raises(InputError, match="the trial of toy has no part 'sort'; it has main, simulated, sorted"):
+        run(PARTED, tmp_path, part="sort")
+
+
+def test_a_part_that_takes_no_data_is_refused_with_the_users_data(tmp_path, mean_file):
+    with pytest.raises(InputError, match="the trial of toy makes its own data and takes none"):
+        run(PARTED, tmp_path / "run", part="simulated", data=mean_file)
+
+
 def test_a_part_whose_model_is_missing_is_named_and_stops_nothing(tmp_path):
     def refuse(path, scale, params):
         raise InputError("assay data get demo-lm brings the model")

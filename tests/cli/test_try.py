@@ -55,6 +55,12 @@ def test_people_get_the_verdict_the_table_and_the_path_of_the_report(assay, vote
     assert (tmp_path / "mine" / "report.html").is_file()
 
 
+def test_one_part_of_a_trial_runs_alone_and_its_command_says_so(assay, votes):
+    done = assay("try", "judge-rank", "--part", "votes", "--data", votes, "-n", "6", "-j", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["command"].startswith("assay try judge-rank --part votes --data ")
+
+
 def test_a_report_puts_runs_side_by_side(assay, votes, tmp_path):
     for name in ("one", "two"):
         assay("try", "judge-rank", "--data", votes, "-n", "6", "-j", "1", "--out", name)

@@ -99,8 +99,12 @@ class Plan:
 
     def check(self, trial: Trial, folder: Path) -> None:
         """Refuse to go on with a run of another trial, or of this one before it changed."""
-        if (self.slug, self.part) != (trial.slug, trial.part):
-            raise InputError(f"{folder} is a run of {self.slug!r}, not of {trial.slug!r}; resume it under that name")
+        mine, other = (
+            f"{slug!r}" + (f", part {part!r}" if part else "")
+            for slug, part in [(self.slug, self.part), (trial.slug, trial.part)]
+        )
+        if mine != other:
+            raise InputError(f"{folder} is a run of {mine}, not of {other}; resume it under that name")
         arms, metrics = [arm.name for arm in trial.arms], [metric.name for metric in trial.metrics]
         if [list(self.arms), list(self.metrics)] != [arms, metrics]:
             raise InputError(f"{folder}: the arms or metrics of {self.slug!r} have changed since; start a new run")

@@ -44,6 +44,7 @@ class Interrupted(KeyboardInterrupt):
 def run(
     trial: Trial | str,
     *,
+    part: str | None = None,
     data: str | os.PathLike[str] | None = None,
     scale: Scale = "quick",
     cases: int | None = None,
@@ -63,6 +64,8 @@ def run(
     ----------
     trial : Trial or str
         A trial, or the slug of a method in the catalog.
+    part : str, optional
+        Run this part of the trial alone; ``"main"`` is the trial without its further parts.
     data : path, optional
         The user's data; None runs the embedded example. Parts that make their own data are left out then.
     scale : "quick", "standard" or "full"
@@ -102,7 +105,11 @@ def run(
 
     by_slug = isinstance(trial, str)
     main = _find(trial)
-    if data is not None or (resume is not None and Plan.load(Path(resume)).data_path is not None):
+    if part is not None:
+        main = _part(main, part)
+    if resume is not None:
+        main = _as_planned(main, Plan.load(Path(resume)))
+    elif data is not None:
         main = _on_data(main, data)
     _check(main, data=data, scale=scale, cases=cases, seed=seed, jobs=jobs, executor=executor)
     if address is not None and executor != "ray":
@@ -127,7 +134,7 @@ def run(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command="",
     )
-    plan = replace(plan, command=_command(plan, data, executor, address, jobs, by_slug=by_slug))
+    plan = replace(plan, command=_command(plan, part, data, executor, address, jobs, by_slug=by_slug))
     if resume is None:
         loaded = load(main, plan)  # before the folder: data that cannot be read leave nothing behind
         folder = _new_folder(main.slug, out)
@@ -224,6 +231,20 @@ def _check(
         raise InputError(f"{data}: no such file or folder")
 
 
+def _part(trial: Trial, name: str) -> Trial:
+    parts = {each.part or "main": each for each in (trial, *trial.also)}
+    if name not in parts:
+        raise InputError(f"the trial of {trial.slug} has no part {name!r}; it has {', '.join(parts)}")
+    return replace(parts[name], also=())
+
+
+def _as_planned(trial: Trial, plan: Plan) -> Trial:
+    """What of a trial a run that was started consists of. What does not fit the plan, `Plan.check` refuses."""
+    parts = {each.part: each for each in (trial, *trial.also)}
+    also = tuple(parts[name] for name in plan.also if name in parts)
+    return replace(parts.get(plan.part, trial), also=also)
+
+
 def _on_data(trial: Trial, data: str | os.PathLike[str] | None) -> Trial:
     """What of a trial runs on a user's data: the parts that take data, the first of them as the main one."""
     takers = [part for part in (trial, *trial.also) if part.takes_data]
@@ -234,6 +255,7 @@ def _on_data(trial: Trial, data: str | os.PathLike[str] | None) -> Trial:
 
 def _command(
     plan: Plan,
+    part: str | None,
     data: str | os.PathLike[str] | None,
     executor: str,
     address: str | None,
@@ -242,7 +264,7 @@ def _command(
     by_slug: bool,
 ) -> str:
     """The shell line that repeats the run; for a trial that no catalog knows, the line of Python."""
-    options: dict[str, Any] = {"data": None if data is None else os.fspath(data), "scale": plan.scale}
+    options: dict[str, Any] = {"part": part, "data": None if data is None else os.fspath(data), "scale": plan.scale}
     options |= {"cases": plan.cases, "seed": plan.seed, "jobs": jobs}
     options |= {"executor": executor if executor != "local" else None, "address": address}
     options = {name: value for name, value in options.items() if value is not None}

@@ -40,6 +40,9 @@ class Executor(StrEnum):
 
 def try_method(
     slug: Annotated[str | None, typer.Argument(metavar="METHOD", help="Slug, as `assay list` shows it.")] = None,
+    part: Annotated[
+        str | None, typer.Option("--part", help="Run this part of the trial alone; main: without further parts.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", "-d", help="Your own data; without it, the embedded example.")
     ] = None,
@@ -71,7 +74,7 @@ def try_method(
     """Run a method beside its baselines and answer with a verdict.
 
     Examples: `assay try judge-rank --scale quick`, `assay try judge-rank --data votes.csv`,
-    `assay try --resume runs/judge-rank`
+    `assay try judge-rank --part votes`, `assay try --resume runs/judge-rank`
     """
     from assay import bench
     from assay.bench.plan import Plan
@@ -84,6 +87,7 @@ def try_method(
     try:
         result = bench.run(
             slug or Plan.load(cast("Path", resume)).slug,
+            part=part,
             data=data,
             scale=scale.value,
             cases=cases,
