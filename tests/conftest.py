@@ -1,4 +1,4 @@
-"""What all tests share: where the real data is, and a command line that runs as a user's does."""
+"""What all tests share: where the real data is, torch on one thread, a command line that runs as a user's does."""
 
 import contextlib
 import io
@@ -17,6 +17,17 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("ASSAY_DATA is not set: no real data")
     return Path(folder).resolve()
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """torch on one thread: where tensors are small, threads that wait for each other would be most of the time."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

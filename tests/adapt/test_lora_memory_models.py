@@ -388,7 +388,7 @@ def test_a_folder_is_gone_on_with_and_a_module_that_is_there_is_not_written_agai
     first = memory_of(tiny(), folder=tmp_path)
     first.write_many([facts(4), facts(4, 4)], fast(n_steps=3))
     again = memory_of(tiny(), folder=tmp_path)
-    monkeypatch.setattr(again, "_train", lambda *arguments: pytest.fail("written again"))
+    monkeypatch.setattr("assay.adapt.lora_memory.sector.train", lambda *a, **k: pytest.fail("written again"))
     assert again.write_many([facts(4), facts(4, 4)], fast(n_steps=3)) == ["m000", "m001"]
 
 

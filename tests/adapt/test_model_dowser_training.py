@@ -192,14 +192,6 @@ def test_reentrant_recomputation_is_refused_and_the_other_kind_trains_alike():
 # --------------------------------------------------------------------------------------------------- the Trainer
 
 
-@pytest.fixture
-def alone(monkeypatch):
-    """The folder tests/datasets looks like the package datasets to transformers."""
-    import transformers.trainer
-
-    monkeypatch.setattr(transformers.trainer, "is_datasets_available", lambda: False)
-
-
 class Texts(torch.utils.data.Dataset):
     def __len__(self):
         return 16
@@ -216,7 +208,7 @@ def arguments(folder, **options):
     return TrainingArguments(str(folder), report_to=[], use_cpu=True, disable_tqdm=True, **given)
 
 
-def test_the_trainer_moves_nothing_else_and_takes_the_mask_off(tmp_path, alone):
+def test_the_trainer_moves_nothing_else_and_takes_the_mask_off(tmp_path):
     from assay.adapt.model_dowser import DowserTrainer
 
     model = decoder()
@@ -230,7 +222,7 @@ def test_the_trainer_moves_nothing_else_and_takes_the_mask_off(tmp_path, alone):
     assert 0.5 * mask.n_trainable < trainer.delta_.n_entries <= mask.n_trainable
 
 
-def test_a_resumed_training_moves_nothing_else(tmp_path, alone):
+def test_a_resumed_training_moves_nothing_else(tmp_path):
     from assay.adapt.model_dowser import DowserTrainer
 
     model = decoder()
@@ -244,7 +236,7 @@ def test_a_resumed_training_moves_nothing_else(tmp_path, alone):
     assert_frozen(again, before, mask)
 
 
-def test_an_exception_in_the_trainer_puts_the_model_back(tmp_path, alone):
+def test_an_exception_in_the_trainer_puts_the_model_back(tmp_path):
     from transformers import TrainerCallback
 
     from assay.adapt.model_dowser import DowserTrainer

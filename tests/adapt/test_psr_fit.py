@@ -13,13 +13,7 @@ from assay.adapt.psr.activations import Activations, record
 from assay.adapt.psr.objectives import liveness, mse, rank_one_bound, relative_rmse, response_surprise
 from assay.adapt.psr.training import Trainable, fit_arrays, fit_through, mean_shift
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

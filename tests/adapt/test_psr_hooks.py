@@ -15,12 +15,7 @@ from assay.adapt.psr.pairs import left_padded
 PROMPT = torch.tensor([[5, 6, 7, 8, 9]])
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def random_psr(model, layers="all", span="answer_only", seed=1, size=0.5, kind=PSR):

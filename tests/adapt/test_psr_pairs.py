@@ -33,13 +33,7 @@ from assay.adapt.psr.judges import length_judge, pattern_judge, perplexity_judge
 from assay.adapt.psr.pairs import Example, encode, encode_prompt, prompts
 from assay.adapt.psr.strip import strip_page
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # ------------------------------------------------------------------------------------------------- tokens and spans

@@ -19,12 +19,7 @@ SMALL = {"d": 32, "n_shared": 4, "n_private": 6, "epochs": (5, 7), "learning_rat
 TINY = {"d": 8, "n_shared": 2, "n_private": 2, "epochs": (0, 1)}  # where only the shape of an answer matters
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # small matrices: threads that wait for each other would be most of the time
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -7,25 +7,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("faiss")
 
-import typer  # after the checks for what is needed
 
 from assay._core.errors import InputError
 from assay._core.tables import read_table
-from assay.cli.use.amips import app
 
 QUICK = ("--steps", "30", "--depth", "2", "--copies", "0")
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a fresh folder and return what it printed."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        typer.main.get_command(app).main([str(a) for a in arguments], prog_name="amips", standalone_mode=False)
-        return capsys.readouterr()
-
-    return call
 
 
 def unit(vectors):
@@ -44,7 +30,7 @@ def vectors(tmp_path):
 
 @pytest.fixture
 def model(run, vectors):
-    return run("fit", "keys.npy", "queries.npy", "-o", "out/model.safetensors", *QUICK).out
+    return run("fit", "keys.npy", "queries.npy", "-o", "out/model.safetensors", *QUICK).stdout
 
 
 def test_fit_writes_a_model_and_says_what_it_is_worth(model, tmp_path):
@@ -57,14 +43,14 @@ def test_search_through_all_lists_finds_the_best_keys(run, model, vectors, tmp_p
     keys, queries = vectors
     out = run(
         "search", "out/model.safetensors", "keys.npy", "queries.npy", "-k", "3", "--nprobe", "99", "-o", "f/f.csv"
-    )
+    ).stdout
     found = read_table(
         tmp_path / "f/f.csv", {"query": "integer", "rank": "integer", "key": "integer", "score": "number"}
     )
     product = queries @ keys.T
     assert found["key"].to_numpy().reshape(600, 3).tolist() == (np.argsort(-product, axis=1)[:, :3] + 1).tolist()
     np.testing.assert_allclose(found["score"].to_numpy().reshape(600, 3)[:, 0], product.max(axis=1), atol=1e-5)
-    assert "600 queries, 1,800 keys found (14 of 14 lists each)" in out.out
+    assert "600 queries, 1,800 keys found (14 of 14 lists each)" in out
 
 
 def test_fewer_keys_than_were_asked_for_leave_no_rows(run, model, tmp_path):
@@ -77,7 +63,7 @@ def test_fewer_keys_than_were_asked_for_leave_no_rows(run, model, tmp_path):
 def test_compare_learns_on_some_queries_and_asks_the_others(run, vectors, tmp_path):
     printed = run(
         "compare", "keys.npy", "queries.npy", *QUICK, "-o", "c.csv", "--plot", "c.png", "--probes", "1,14"
-    ).out
+    ).stdout
     assert "60 queries, 200 keys of 8" in printed
     assert "takes the fewest operations by" in printed
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
@@ -87,7 +73,7 @@ def test_compare_learns_on_some_queries_and_asks_the_others(run, vectors, tmp_pa
 
 
 def test_compare_takes_a_model_that_was_trained_before(run, model):
-    printed = run("compare", "keys.npy", "queries.npy", "--model", "out/model.safetensors", "--probes", "2").out
+    printed = run("compare", "keys.npy", "queries.npy", "--model", "out/model.safetensors", "--probes", "2").stdout
     assert "600 queries, 200 keys of 8" in printed
 
 
@@ -97,15 +83,15 @@ def test_tables_give_what_npy_files_give(run, vectors, tmp_path, suffix):
 
     for name, values in zip(("keys", "queries"), vectors, strict=True):
         write_table(pd.DataFrame(values.astype(np.float64), columns=list("abcdefgh")), tmp_path / f"{name}{suffix}")
-    of_npy = run("fit", "keys.npy", "queries.npy", *QUICK).out
-    of_table = run("fit", f"keys{suffix}", f"queries{suffix}", *QUICK).out
+    of_npy = run("fit", "keys.npy", "queries.npy", *QUICK).stdout
+    of_table = run("fit", f"keys{suffix}", f"queries{suffix}", *QUICK).stdout
     assert of_table == of_npy
 
 
 def test_vectors_of_another_length_are_scaled_with_a_warning(run, vectors, tmp_path):
     np.save(tmp_path / "long.npy", 3 * vectors[0])
     printed = run("fit", "long.npy", "queries.npy", *QUICK)
-    assert printed.err.startswith("warning: keys are not of length one (row ")
+    assert printed.stderr.startswith("warning: keys are not of length one (row ")
 
 
 def test_other_keys_are_known(run, model, vectors, tmp_path):

@@ -5,15 +5,9 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from assay._core.errors import InputError
-from assay.cli.use.arbitrage import app
 from assay.evaluate.arbitrage import CascadePolicy, CascadeRunner
-
-
-def use(*arguments):
-    return CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
 
 
 @pytest.fixture
@@ -29,9 +23,8 @@ def files(tmp_path):
     return tmp_path / "small.jsonl", tmp_path / "big.jsonl"
 
 
-def test_it_writes_a_policy_prices_and_two_pictures(files, tmp_path):
-    done = use(*files, "-o", tmp_path / "out" / "deep", "--boot", 30)
-    assert done.exit_code == 0
+def test_it_writes_a_policy_prices_and_two_pictures(run, files, tmp_path):
+    done = run(*files, "-o", tmp_path / "out" / "deep", "--boot", 30)
     assert "mean, held-out tasks" in done.output
     written = {path.name: path for path in (tmp_path / "out" / "deep").iterdir()}
     assert set(written) == {"policy.json", "prices.csv", "cost.png", "margin.png"}
@@ -46,22 +39,22 @@ def test_it_writes_a_policy_prices_and_two_pictures(files, tmp_path):
     assert written["cost.png"].read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_policy_that_it_writes_drives_the_runner(files, tmp_path):
-    use(*files, "-o", tmp_path / "out", "--boot", 5)
+def test_the_policy_that_it_writes_drives_the_runner(run, files, tmp_path):
+    run(*files, "-o", tmp_path / "out", "--boot", 5)
     solvers = {"small": lambda problem: (None, 1.0), "big": lambda problem: ("done", 10.0)}
     runner = CascadeRunner(tmp_path / "out" / "policy.json", solvers, lambda problem, solution: solution == "done")
     assert runner.solve("t").stage == "big"
 
 
-def test_from_sets_the_lowest_solve_rate_and_order_the_cascade(files, tmp_path):
-    use(*files, "-o", tmp_path / "out", "--boot", 5, "--from", "0.6", "--order", "big,small", "--budget", "200")
+def test_from_sets_the_lowest_solve_rate_and_order_the_cascade(run, files, tmp_path):
+    run(*files, "-o", tmp_path / "out", "--boot", 5, "--from", "0.6", "--order", "big,small", "--budget", "200")
     policy = CascadePolicy.load(tmp_path / "out" / "policy.json")
     assert policy.order_ == ("big", "small")
     assert policy.thresholds_.sum() == pytest.approx(200)
     assert pd.read_csv(tmp_path / "out" / "prices.csv")["solve_rate"].iloc[0] == pytest.approx(0.6)
 
 
-def test_a_table_with_tokens_and_other_column_names_is_priced(tmp_path):
+def test_a_table_with_tokens_and_other_column_names_is_priced(run, tmp_path):
     rows = "".join(
         f"{m},t{i},{int(i % 2 or m == 'big')},1000,{500 * k}\n"
         for m, k in (("small", 1), ("big", 9))
@@ -71,37 +64,34 @@ def test_a_table_with_tokens_and_other_column_names_is_priced(tmp_path):
     (tmp_path / "runs.csv").write_text("llm,issue,ok,input_tokens,output_tokens\n" + rows)
     (tmp_path / "prices.csv").write_text("model,input_per_million,output_per_million\nsmall,1,2\nbig,5,10\n")
     columns = ["--model-column", "llm", "--task-column", "issue", "--solved-column", "ok"]
-    done = use(
-        tmp_path / "runs.csv", "--prices", tmp_path / "prices.csv", *columns, "--boot", 5, "-o", tmp_path / "out"
-    )
-    assert done.exit_code == 0
+    run(tmp_path / "runs.csv", "--prices", tmp_path / "prices.csv", *columns, "--boot", 5, "-o", tmp_path / "out")
     costs = json.loads((tmp_path / "out" / "policy.json").read_text())["attempt_costs"]
     assert costs == pytest.approx({"small": 0.002, "big": 0.05})
 
 
-def test_single_attempts_are_warned_of_once(tmp_path):
+def test_single_attempts_are_warned_of_once(run, tmp_path):
     rows = "".join(f"{m},t{i},{i % 2},1\n" for m in ("a", "b") for i in range(20))
     (tmp_path / "runs.csv").write_text("model,task,solved,cost\n" + rows)
-    done = use(tmp_path / "runs.csv", "--boot", 5, "-o", tmp_path / "out")
+    done = run(tmp_path / "runs.csv", "--boot", 5, "-o", tmp_path / "out")
     assert done.stderr.count("warning: one attempt on most tasks by a, b") == 1
 
 
-def test_nothing_is_written_when_the_input_is_wrong(files, tmp_path):
+def test_nothing_is_written_when_the_input_is_wrong(run, files, tmp_path):
     with pytest.raises(InputError, match=r"^there is no provider 'huge'; there are small, big$"):
-        use(*files, "--order", "small,huge", "-o", tmp_path / "out")
+        run(*files, "--order", "small,huge", "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_named(run, tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.jsonl: no such file$"):
-        use(tmp_path / "nowhere.jsonl", "-o", tmp_path / "out")
+        run(tmp_path / "nowhere.jsonl", "-o", tmp_path / "out")
 
 
-def test_an_output_folder_that_is_a_file_is_refused(files, tmp_path):
+def test_an_output_folder_that_is_a_file_is_refused(run, files, tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(InputError, match=r"^cannot make the folder .*taken: "):
-        use(*files, "-o", tmp_path / "taken", "--boot", 5)
+        run(*files, "-o", tmp_path / "taken", "--boot", 5)
 
 
-def test_help_opens_with_an_example():
-    assert "Example: `assay use arbitrage" in " ".join(use("--help").output.split())
+def test_help_opens_with_an_example(run):
+    assert "Example: `assay use arbitrage" in " ".join(run("--help").output.split())

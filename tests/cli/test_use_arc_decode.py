@@ -3,35 +3,11 @@
 import json
 
 import pytest
-import torch
 
 from assay._core.errors import InputError
 from assay._core.tables import read_table
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a fresh folder and return what it printed."""
-    import typer
-
-    from assay.cli.use.arc_decode import app
-
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        typer.main.get_command(app).main([str(a) for a in arguments], prog_name="arc-decode", standalone_mode=False)
-        return capsys.readouterr()
-
-    return call
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -51,7 +27,7 @@ def test_calibrate_writes_a_folder_that_generate_takes(run, calibrated, prompts,
     assert {path.name for path in calibrated.iterdir()} == {"calibration.json", "calibration.safetensors"}
     printed = run(
         "generate", prompts, "-m", model_dir, "-c", calibrated, "-o", "out/texts.jsonl", "-n", 10, "-a", model_dir
-    ).out
+    ).stdout
     assert "4 texts, 40 tokens, lambda 0.25" in printed
     table = read_table("out/texts.jsonl", {"text": "text", "n_tokens": "integer", "n_forwards": "integer"})
     assert list(table["n_tokens"]) == [10] * 4
@@ -61,7 +37,7 @@ def test_calibrate_writes_a_folder_that_generate_takes(run, calibrated, prompts,
 def test_lambda_zero_needs_no_calibration(run, prompts, model_dir):
     assert (
         "price (mean B a position) 0.0000"
-        in run("generate", prompts, "-m", model_dir, "-o", "t.jsonl", "-n", 8, "--lam", 0, "-a", model_dir).out
+        in run("generate", prompts, "-m", model_dir, "-o", "t.jsonl", "-n", 8, "--lam", 0, "-a", model_dir).stdout
     )
 
 
@@ -73,7 +49,7 @@ def test_generate_takes_the_sampling_settings_of_the_calibration(run, prompts, m
 
 
 def test_audit_writes_tables_and_a_picture(run, calibrated, prompts, model_dir, tmp_path):
-    printed = run("audit", prompts, "-m", model_dir, "-c", calibrated, "-o", "audit", "-n", 12, "-a", model_dir).out
+    printed = run("audit", prompts, "-m", model_dir, "-c", calibrated, "-o", "audit", "-n", 12, "-a", model_dir).stdout
     assert "coverage: shift <= U" in printed
     assert "quantity" in read_table(tmp_path / "audit" / "audit.csv").columns
     assert (tmp_path / "audit" / "audit.png").read_bytes().startswith(b"\x89PNG")
@@ -83,12 +59,12 @@ def test_another_column_may_hold_the_prompts(run, model_dir, tmp_path):
     (tmp_path / "q.jsonl").write_text(json.dumps({"ask": "w1 w2 w3"}) + "\n", encoding="utf-8")
     assert (
         "1 text, 5 tokens"
-        in run("generate", "q.jsonl", "-m", model_dir, "-o", "t.jsonl", "-n", 5, "--lam", 0, "--column", "ask").out
+        in run("generate", "q.jsonl", "-m", model_dir, "-o", "t.jsonl", "-n", 5, "--lam", 0, "--column", "ask").stdout
     )
 
 
 def test_temperature_zero_is_said_on_stderr(run, prompts, model_dir):
-    said = run("generate", prompts, "-m", model_dir, "-o", "t.jsonl", "-n", 3, "--temperature", 0).err
+    said = run("generate", prompts, "-m", model_dir, "-o", "t.jsonl", "-n", 3, "--temperature", 0).stderr
     assert said.count("warning: temperature=0: greedy decoding accepts a draft") == 1
 
 
@@ -118,9 +94,5 @@ def test_chat_without_a_template_is_refused(run, prompts, model_dir):
         run("generate", prompts, "-m", model_dir, "-o", "t.jsonl", "--lam", 0, "--chat")
 
 
-def test_help_opens_with_an_example():
-    from typer.testing import CliRunner
-
-    from assay.cli.use.arc_decode import app
-
-    assert "assay use arc-decode calibrate prompts.csv" in CliRunner().invoke(app, ["--help"]).output
+def test_help_opens_with_an_example(run):
+    assert "assay use arc-decode calibrate prompts.csv" in run("--help").stdout

@@ -1,35 +1,15 @@
 """`assay use clean-pr`: from a repository to edits, and from an answer to files, through the door that a user takes."""
 
-import contextlib
-import io
 import json
 import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 from assay._core.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "synth"))
 from clean_pr_helpers import Repo
-
-from assay.cli.use.clean_pr import app
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Run the command in a fresh folder; gives what it prints."""
-    monkeypatch.chdir(tmp_path)
-    command = typer.main.get_command(app)
-
-    def call(*arguments):
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            command.main([str(argument) for argument in arguments], standalone_mode=False)
-        return out.getvalue()
-
-    return call
 
 
 @pytest.fixture
@@ -42,7 +22,7 @@ def repo(tmp_path):
 
 
 def test_a_repository_becomes_edits_rejects_and_a_report(run, repo, tmp_path):
-    said = run("shop", "-o", "out/edits.jsonl")
+    said = run("shop", "-o", "out/edits.jsonl").stdout
     assert said.startswith("3 pull requests\n")
     records = [json.loads(line) for line in (tmp_path / "out/edits.jsonl").read_text().splitlines()]
     assert [record["title"] for record in records] == ["Set x. Fixes #3"]
@@ -62,7 +42,7 @@ def test_issues_are_linked_from_a_file(run, repo, tmp_path):
 
 def test_statistics_replay_every_record(run, repo):
     run("shop")
-    said = run("stats", "edits.jsonl", "--plot", "lines.png")
+    said = run("stats", "edits.jsonl", "--plot", "lines.png").stdout
     assert "1 of 1 that hold whole files" in said
     assert Path("lines.png").read_bytes().startswith(b"\x89PNG")
 
@@ -70,7 +50,7 @@ def test_statistics_replay_every_record(run, repo):
 def test_samples_are_written(run, repo, tmp_path):
     run("shop", "--tree")
     for stage in ("midtrain", "localize", "navigate", "edit"):
-        assert run("samples", "edits.jsonl", "--stage", stage, "-o", f"{stage}.jsonl").startswith("1 samples")
+        assert run("samples", "edits.jsonl", "--stage", stage, "-o", f"{stage}.jsonl").stdout.startswith("1 samples")
         assert json.loads((tmp_path / f"{stage}.jsonl").read_text())["stage"] == stage
 
 
@@ -79,7 +59,7 @@ ANSWER = "Sure:\n\n### a.py\n<<<<<<< SEARCH\nx = 2\n=======\nx = 3\n>>>>>>> REPL
 
 def test_an_answer_is_applied(run, repo, tmp_path):
     (tmp_path / "answer.txt").write_text(ANSWER)
-    assert run("apply", "answer.txt", "--repo", "shop", "--check") == "would apply: 1 block in a.py\n"
+    assert run("apply", "answer.txt", "--repo", "shop", "--check").stdout == "would apply: 1 block in a.py\n"
     assert (repo.folder / "a.py").read_text() == "x = 2\ny = 1\n"
     run("apply", "answer.txt", "--repo", "shop")
     assert (repo.folder / "a.py").read_text() == "x = 3\ny = 1\n"

@@ -8,30 +8,7 @@ import torch
 from assay._core.errors import InputError
 from assay._core.tables import read_table
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a fresh folder and return what it printed."""
-    import typer
-
-    from assay.cli.use.dyllm import app
-
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        typer.main.get_command(app).main([str(a) for a in arguments], prog_name="dyllm", standalone_mode=False)
-        return capsys.readouterr().out
-
-    return call
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +37,7 @@ FEW = ("--new-tokens", "16", "--block", "8")
 def test_a_prompt_s_text_is_printed_with_what_it_took(run, masked_dir, tmp_path):
     printed = run(
         "generate", masked_dir, "--prompt", "w7 w8 w9", *FEW, "--steps-table", "steps.csv", "--plot", "steps.svg"
-    )
+    ).stdout
     assert len(re.findall(r"\bw\d+\b", printed.splitlines()[0])) == 16
     assert re.search(r"^full +4 +19 +100\.0%", printed, re.MULTILINE)
     assert "Written: steps.csv, steps.svg" in printed
@@ -71,7 +48,9 @@ def test_a_prompt_s_text_is_printed_with_what_it_took(run, masked_dir, tmp_path)
 
 def test_a_table_of_prompts_is_answered_row_by_row(run, masked_dir, tmp_path):
     (tmp_path / "in.csv").write_text("text\nw7 w8\nw9\n", encoding="utf-8")
-    printed = run("generate", masked_dir, "--prompts", "in.csv", "--column", "text", "-o", "out/answers.csv", *FEW)
+    printed = run(
+        "generate", masked_dir, "--prompts", "in.csv", "--column", "text", "-o", "out/answers.csv", *FEW
+    ).stdout
     assert printed.startswith("2 prompts, 32 tokens in ")
     table = read_table(tmp_path / "out" / "answers.csv", {"prompt": "text", "response": "text", "steps": "integer"})
     assert table["prompt"].tolist() == ["w7 w8", "w9"]
@@ -81,7 +60,7 @@ def test_a_table_of_prompts_is_answered_row_by_row(run, masked_dir, tmp_path):
 def test_the_written_text_is_that_of_the_library(run, masked_dir, tmp_path):
     from assay.decode.dyllm import DyLLMGenerator, load_masked_lm
 
-    printed = run("generate", masked_dir, "--prompt", "w7 w8 w9", *FEW, "--tau", "0.9", "--steps", "8")
+    printed = run("generate", masked_dir, "--prompt", "w7 w8 w9", *FEW, "--tau", "0.9", "--steps", "8").stdout
     model, tokenizer = load_masked_lm(masked_dir)
     generator = DyLLMGenerator(model, tokenizer, tau=0.9, block_size=8)
     ids = generator.generate(torch.tensor([[7, 8, 9]]), max_new_tokens=16, steps=8).sequences[0, 3:]
@@ -90,7 +69,7 @@ def test_the_written_text_is_that_of_the_library(run, masked_dir, tmp_path):
 
 def test_the_ways_to_decode_are_compared_on_lines_of_text(run, masked_dir, tmp_path):
     (tmp_path / "in.txt").write_text("w7 w8\n\nw9\nw10\n", encoding="utf-8")
-    printed = run("compare", masked_dir, "--prompts", "in.txt", "-n", "2", "-o", "out", *FEW)
+    printed = run("compare", masked_dir, "--prompts", "in.txt", "-n", "2", "-o", "out", *FEW).stdout
     assert "2 prompts, tau 0.99" in printed
     modes = read_table(tmp_path / "out" / "modes.csv", {"mode": "text", "agreement": "number"})
     assert modes["mode"].tolist() == ["full", "prefix_cache", "dual_cache", "dllm_cache", "dyllm"]
@@ -100,7 +79,7 @@ def test_the_ways_to_decode_are_compared_on_lines_of_text(run, masked_dir, tmp_p
 
 
 def test_the_help_opens_with_an_example(run):
-    assert "Example: `assay use dyllm generate MODEL_DIR --prompt" in " ".join(run("--help").split())
+    assert "Example: `assay use dyllm generate MODEL_DIR --prompt" in " ".join(run("--help").stdout.split())
 
 
 BAD = {

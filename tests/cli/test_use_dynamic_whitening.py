@@ -12,31 +12,12 @@ import torch
 from assay._core.errors import InputError
 from assay._core.tables import read_table
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a fresh folder and return what it printed."""
-    import typer
-
-    from assay.cli.use.dynamic_whitening import app
-
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def text(tmp_path):
     (tmp_path / "text.txt").write_text(" ".join(f"w{7 * i * i % 97}" for i in range(4000)))
-
-    def call(*arguments):
-        typer.main.get_command(app).main([str(a) for a in arguments], prog_name="dw", standalone_mode=False)
-        return capsys.readouterr().out
-
-    return call
 
 
 TEXT = ("--calibration", "text.txt", "--length", "64")
@@ -46,7 +27,9 @@ def test_a_model_is_written_with_factors_and_loads(run, model_dir, tmp_path):
     from assay.compress.dynamic_whitening import load
     from assay.models import load_lm
 
-    printed = run(model_dir, "--ratio", "0.8", *TEXT, "-o", "small", "--table", "layers.csv", "--plot", "layers.png")
+    printed = run(
+        model_dir, "--ratio", "0.8", *TEXT, "-o", "small", "--table", "layers.csv", "--plot", "layers.png"
+    ).stdout
     assert "14 layers keep 0.7" in printed
     full, _ = load_lm(model_dir)
     ids = torch.arange(20)[None]
@@ -79,20 +62,16 @@ def test_a_run_that_was_stopped_goes_on(run, model_dir, tmp_path, monkeypatch):
     with pytest.raises(MemoryError):
         run(model_dir, *TEXT, "-o", "small")
     assert len(list((tmp_path / "small.unfinished").glob("*.safetensors"))) == 5
-    assert "14 layers" in run(model_dir, *TEXT, "-o", "small")
+    assert "14 layers" in run(model_dir, *TEXT, "-o", "small").stdout
     assert len(seen) == 6 + 9
 
 
 def test_plain_truncation_needs_no_text(run, model_dir):
-    assert "14 layers" in run(model_dir, "--whiten", "none", "-o", "small")
+    assert "14 layers" in run(model_dir, "--whiten", "none", "-o", "small").stdout
 
 
 def test_help_opens_with_an_example(run):
-    from typer.testing import CliRunner
-
-    from assay.cli.use.dynamic_whitening import app
-
-    shown = CliRunner().invoke(app, ["--help"]).output
+    shown = run("--help").stdout
     assert "assay use dynamic-whitening demo --ratio 0.8 -o smollm2-small" in " ".join(shown.replace("│", " ").split())
 
 

@@ -8,30 +8,7 @@ import torch
 from assay._core.errors import InputError
 from assay._core.tables import read_table
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a fresh folder and return what it printed."""
-    import typer
-
-    from assay.cli.use.liftquant import app
-
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        typer.main.get_command(app).main([str(a) for a in arguments], prog_name="liftquant", standalone_mode=False)
-        return capsys.readouterr().out
-
-    return call
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def gap(small, full):
@@ -46,7 +23,7 @@ def gap(small, full):
 
 
 def test_a_model_is_written_quantised_and_loads(run, model_dir, tmp_path):
-    printed = run(model_dir, "--bits", "3", "-o", "small", "--table", "layers.csv", "--plot", "error.svg")
+    printed = run(model_dir, "--bits", "3", "-o", "small", "--table", "layers.csv", "--plot", "error.svg").stdout
     assert "14 layers at 3." in printed
     assert "Left alone: lm_head" in printed
     assert 0 < gap(tmp_path / "small", model_dir) < 0.5
@@ -83,11 +60,11 @@ def test_an_interrupted_run_goes_on(run, model_dir, tmp_path, monkeypatch):
     n_kept = len(list((tmp_path / "small" / ".finished-layers").glob("*.safetensors")))
     assert n_kept == 14
     monkeypatch.setattr(liftquant, "save", save)
-    assert "14 layers at" in run(model_dir, "--bits", "2.5", "-o", "small")
+    assert "14 layers at" in run(model_dir, "--bits", "2.5", "-o", "small").stdout
 
 
 def test_the_help_opens_with_an_example(run):
-    assert "assay use liftquant demo --bits 2.4 -o smollm2-2.4" in " ".join(run("--help").split())
+    assert "assay use liftquant demo --bits 2.4 -o smollm2-2.4" in " ".join(run("--help").stdout.split())
 
 
 @pytest.mark.parametrize(

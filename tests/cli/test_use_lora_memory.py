@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from assay._core.errors import InputError
-from assay.cli.use.lora_memory import app
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "adapt"))
 from lora_memory_models import facts, tiny, words
@@ -17,33 +15,25 @@ from lora_memory_models import facts, tiny, words
 TRAINED = ("--passes", 60, "--learning-rate", 2e-2)
 
 
-def use(*arguments):
-    """Run the command; an error of the user's is raised as it is."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done
-
-
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def files(run_anywhere, tmp_path_factory):
     """A tiny model, a table of eight facts, and the memory that `write` made of them."""
     folder = tmp_path_factory.mktemp("files")
     tiny().save_pretrained(folder / "model")
     words().save_pretrained(folder / "model")
     table = pd.DataFrame({"question": [f.question for f in facts(8)], "answer": [f.answer for f in facts(8)]})
     table.to_csv(folder / "facts.csv", index=False)
-    use("write", folder / "facts.csv", "-o", folder / "new" / "memory", "-m", folder / "model",
+    run_anywhere("write", folder / "facts.csv", "-o", folder / "new" / "memory", "-m", folder / "model",
         "--facts-per-module", 4, *TRAINED)  # fmt: skip
     return folder
 
 
-def test_the_help_opens_with_an_example():
-    assert "assay use lora-memory example -o book.csv" in use("--help").stdout
+def test_the_help_opens_with_an_example(run):
+    assert "assay use lora-memory example -o book.csv" in run("--help").stdout
 
 
-def test_the_example_is_a_table_of_people(tmp_path):
-    use("example", "-o", tmp_path / "made" / "book.csv")
+def test_the_example_is_a_table_of_people(run, tmp_path):
+    run("example", "-o", tmp_path / "made" / "book.csv")
     assert list(pd.read_csv(tmp_path / "made" / "book.csv").columns) == ["name", "phone number"]
 
 
@@ -57,29 +47,29 @@ def test_write_leaves_an_adapter_for_every_module_and_an_index(files):
         }  # fmt: skip
 
 
-def test_read_says_the_answer_and_where_it_was(files):
+def test_read_says_the_answer_and_where_it_was(run, files):
     fact = facts(8)[5]
-    done = use("read", files / "new" / "memory", fact.question, "-m", files / "model", "--max-new-tokens", 4)
+    done = run("read", files / "new" / "memory", fact.question, "-m", files / "model", "--max-new-tokens", 4)
     assert done.stdout.splitlines()[0] == fact.answer
     assert "module m001" in done.stdout
 
 
-def test_read_answers_a_table_of_questions(files, tmp_path):
+def test_read_answers_a_table_of_questions(run, files, tmp_path):
     out = tmp_path / "said" / "answers.csv"
-    use("read", files / "new" / "memory", "-q", files / "facts.csv", "-o", out, "-m", files / "model")
+    run("read", files / "new" / "memory", "-q", files / "facts.csv", "-o", out, "-m", files / "model")
     assert list(pd.read_csv(out)["module"]) == ["m000"] * 4 + ["m001"] * 4
 
 
-def test_a_context_makes_the_prompt_longer(files, tmp_path):
+def test_a_context_makes_the_prompt_longer(run, files, tmp_path):
     (tmp_path / "context.txt").write_text("v1 v2 v3")
     asked = ("read", files / "new" / "memory", "v1 v2", "-m", files / "model", "--max-new-tokens", 2)
-    alone, told = (use(*asked, *more).stdout for more in ((), ("--context", tmp_path / "context.txt")))
+    alone, told = (run(*asked, *more).stdout for more in ((), ("--context", tmp_path / "context.txt")))
     assert int(told.split()[-3]) > int(alone.split()[-3]) + 3
 
 
-def test_audit_writes_a_row_for_every_fact_and_a_picture(files, tmp_path):
+def test_audit_writes_a_row_for_every_fact_and_a_picture(run, files, tmp_path):
     out, plot = tmp_path / "a" / "audit.csv", tmp_path / "b" / "audit.png"
-    done = use("audit", files / "new" / "memory", files / "facts.csv", "-o", out, "--plot", plot, "--compare",
+    done = run("audit", files / "new" / "memory", files / "facts.csv", "-o", out, "--plot", plot, "--compare",
                "-m", files / "model")  # fmt: skip
     assert pd.read_csv(out)["from_its_module"].mean() >= 0.75
     assert plot.stat().st_size > 1000
@@ -87,26 +77,26 @@ def test_audit_writes_a_row_for_every_fact_and_a_picture(files, tmp_path):
     assert "bm25" in done.stdout
 
 
-def test_capacity_writes_a_row_for_every_rank_and_size(files, tmp_path):
+def test_capacity_writes_a_row_for_every_rank_and_size(run, files, tmp_path):
     out = tmp_path / "capacity.csv"
-    use("capacity", files / "facts.csv", "-o", out, "--ranks", "1,2", "--sizes", "2,4", "--passes", 2,
+    run("capacity", files / "facts.csv", "-o", out, "--ranks", "1,2", "--sizes", "2,4", "--passes", 2,
         "-m", files / "model")  # fmt: skip
     assert pd.read_csv(out)[["rank", "n_facts"]].to_numpy().tolist() == [[1, 2], [1, 4], [2, 2], [2, 4]]
 
 
-def test_a_folder_of_texts_is_written_as_text_and_questions(files, tmp_path):
+def test_a_folder_of_texts_is_written_as_text_and_questions(run, files, tmp_path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "v1.txt").write_text("v1 v2 v3 v4 v5 v6. v7 v8 v9 v10 v11 v12.")
-    done = use("write", tmp_path / "texts", "-o", tmp_path / "memory", "-m", files / "model", "--passes", 1)
+    done = run("write", tmp_path / "texts", "-o", tmp_path / "memory", "-m", files / "model", "--passes", 1)
     assert "m000" in done.stdout
     index = json.loads((tmp_path / "memory" / "index.json").read_text())
     assert index["modules"][0]["n_samples"] == 3
-    audited = use("audit", tmp_path / "memory", tmp_path / "texts", "-m", files / "model")
+    audited = run("audit", tmp_path / "memory", tmp_path / "texts", "-m", files / "model")
     assert audited.stdout.startswith("2 facts in 1 modules")
 
 
-def test_modules_are_filled_by_tokens_on_request(files, tmp_path):
-    use("write", files / "facts.csv", "-o", tmp_path / "m", "-m", files / "model", "--passes", 1,
+def test_modules_are_filled_by_tokens_on_request(run, files, tmp_path):
+    run("write", files / "facts.csv", "-o", tmp_path / "m", "-m", files / "model", "--passes", 1,
         "--tokens-per-module", 30)  # fmt: skip
     assert len(json.loads((tmp_path / "m" / "index.json").read_text())["modules"]) == 2
 
@@ -126,7 +116,7 @@ def test_modules_are_filled_by_tokens_on_request(files, tmp_path):
         (("capacity", "facts.csv", "--sizes", "99", "-m", "model"), "sizes is .99,.; expected numbers from 1 to 8"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_a_sentence(files, monkeypatch, arguments, message):
+def test_what_cannot_be_done_is_refused_with_a_sentence(run, files, monkeypatch, arguments, message):
     monkeypatch.chdir(files)
     with pytest.raises(InputError, match=message):
-        use(*arguments)
+        run(*arguments)

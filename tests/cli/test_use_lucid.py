@@ -8,31 +8,12 @@ import torch
 from assay._core.errors import InputError
 from assay._core.tables import read_table
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a fresh folder and return what it printed."""
-    import typer
-
-    from assay.cli.use.lucid import app
-
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAY_DATA", str(tmp_path / "cache"))
-
-    def call(*arguments):
-        typer.main.get_command(app).main([str(a) for a in arguments], prog_name="lucid", standalone_mode=False)
-        return capsys.readouterr().out
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +43,9 @@ def text(tmp_path):
 
 
 def test_keys_are_looked_at_layer_by_layer(run, model_dir, text, tmp_path):
-    printed = run("inspect", model_dir, "--text", text, "--tokens", "32", "--table", "keys.csv", "--plot", "keys.svg")
+    printed = run(
+        "inspect", model_dir, "--text", text, "--tokens", "32", "--table", "keys.csv", "--plot", "keys.svg"
+    ).stdout
     assert printed.startswith("2 layers, 4 heads of keys over all texts, 32 tokens each\n")
     table = read_table(tmp_path / "keys.csv", {"layer": "integer", "cosine": "number", "condition": "number"})
     assert len(table) == 2
@@ -104,7 +87,7 @@ def little_text(monkeypatch):
 @pytest.mark.usefixtures("little_text")
 def test_a_model_is_converted_trained_and_loads(run, model_dir, text, tmp_path):
     options = ("--text", text, "--steps", "3", "--batch", "2", "--tokens", "16", "--learning-rate", "1e-2")
-    printed = run("convert", model_dir, *options, "-o", "out")
+    printed = run("convert", model_dir, *options, "-o", "out").stdout
     names = re.findall(r"^(.+?) +perplexity +[\d.e+]+ +\[", printed, re.MULTILINE)
     assert names == ["softmax, as it was", "LUCID, not trained", "LUCID, 3 steps"]
     from assay.models import load_lm
@@ -118,7 +101,7 @@ def test_a_model_is_converted_trained_and_loads(run, model_dir, text, tmp_path):
 
 
 def test_without_steps_only_the_attention_is_switched(run, model_dir, tmp_path):
-    printed = run("convert", model_dir, "--steps", "0", "-o", "out")
+    printed = run("convert", model_dir, "--steps", "0", "-o", "out").stdout
     assert "steps" not in printed
     from assay.models import load_lm
     from assay.nn.lucid import load
@@ -129,7 +112,7 @@ def test_without_steps_only_the_attention_is_switched(run, model_dir, tmp_path):
 
 
 def test_both_attentions_are_timed_at_the_shape_of_the_model(run, model_dir, tmp_path):
-    printed = run("bench", model_dir, "--tokens", "16,32", "--table", "speed.csv", "--plot", "speed.png")
+    printed = run("bench", model_dir, "--tokens", "16,32", "--table", "speed.csv", "--plot", "speed.png").stdout
     assert "4/2x8" in printed
     table = read_table(tmp_path / "speed.csv", {"n_tokens": "integer", "ratio": "number", "low": "number"})
     assert table["n_tokens"].tolist() == [16, 16, 32, 32]
@@ -138,7 +121,7 @@ def test_both_attentions_are_timed_at_the_shape_of_the_model(run, model_dir, tmp
 
 
 def test_the_help_opens_with_an_example(run):
-    assert "Example: `assay use lucid inspect demo`" in " ".join(run("--help").split())
+    assert "Example: `assay use lucid inspect demo`" in " ".join(run("--help").stdout.split())
 
 
 BAD = {

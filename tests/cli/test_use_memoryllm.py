@@ -9,31 +9,12 @@ import torch
 from assay._core.errors import InputError
 from assay._core.tables import read_table
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a fresh folder and return what it printed."""
-    import typer
-
-    from assay.cli.use.memoryllm import app
-
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAY_DATA", str(tmp_path / "cache"))
-
-    def call(*arguments):
-        typer.main.get_command(app).main([str(a) for a in arguments], prog_name="memoryllm", standalone_mode=False)
-        return capsys.readouterr().out
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +47,7 @@ def text(tmp_path):
 
 
 def test_a_table_is_written_and_its_bytes_are_told(run, model, tmp_path):
-    printed = run("export", model, "--dtype", "int8", "-o", "table")
+    printed = run("export", model, "--dtype", "int8", "-o", "table").stdout
     n_bytes = 97 * 2 * 32 + 4 * 97 * 2  # codes and scales
     assert f"97 tokens, 2 layers, width 32, int8\n{n_bytes:,} bytes on disk stand for " in printed
     kept = [np.load(path).nbytes for path in (tmp_path / "table").glob("*.npy")]
@@ -80,8 +61,8 @@ def test_a_table_of_low_rank_and_some_layers_is_written(run, model, tmp_path):
 
 def test_the_text_from_a_table_is_the_model_s_own(run, model):
     run("export", model, "--dtype", "float32", "-o", "table")
-    own = run("generate", model, "-p", "w5 w7", "--tokens", "6")
-    mapped = run("generate", model, "--table", "table", "-p", "w5 w7", "--tokens", "6", "--resident", "50")
+    own = run("generate", model, "-p", "w5 w7", "--tokens", "6").stdout
+    mapped = run("generate", model, "--table", "table", "-p", "w5 w7", "--tokens", "6", "--resident", "50").stdout
     assert own.splitlines()[0] == mapped.splitlines()[0]
     assert own.startswith("w5 w7 w")
     assert "6 tokens, " in mapped
@@ -91,28 +72,28 @@ def test_the_text_from_a_table_is_the_model_s_own(run, model):
 def test_less_is_held_in_memory_with_a_table(run, model):
     run("export", model, "-o", "table")
     found = [
-        float(re.search(r"weights in memory ([\d.]+) MiB", run("generate", model, "-p", "w5", *more)).group(1))
+        float(re.search(r"weights in memory ([\d.]+) MiB", run("generate", model, "-p", "w5", *more).stdout).group(1))
         for more in ((), ("--table", "table"))
     ]
     assert found[1] < found[0]
 
 
 def test_the_cells_of_a_token_are_told(run, model, tmp_path):
-    printed = run("inspect", model, "--token", "w7", "--layer", "1", "--top", "3", "--table", "cells.csv")
+    printed = run("inspect", model, "--token", "w7", "--layer", "1", "--top", "3", "--table", "cells.csv").stdout
     assert printed.startswith("cells of token 7, layer 1\n")
     table = read_table(tmp_path / "cells.csv", {"cell": "integer", "coefficient": "number", "norm": "number"})
     assert len(table) == 3
-    assert run("inspect", model, "--token", "id:7", "--layer", "1", "--top", "3") == printed
+    assert run("inspect", model, "--token", "id:7", "--layer", "1", "--top", "3").stdout == printed
 
 
 def test_the_tokens_of_a_cell_and_what_its_value_raises_are_told(run, model):
-    printed = run("inspect", model, "--cell", "5", "--top", "4")
+    printed = run("inspect", model, "--cell", "5", "--top", "4").stdout
     assert printed.startswith("tokens that use cell 5 of layer 0, and tokens whose logits its value raises\n")
     assert len(re.findall(r"'w\d+'", printed)) == 8
 
 
 def test_clusters_hold_the_whole_vocabulary(run, model, tmp_path):
-    printed = run("inspect", model, "--clusters", "3", "--table", "clusters.csv")
+    printed = run("inspect", model, "--clusters", "3", "--table", "clusters.csv").stdout
     assert printed.startswith("3 clusters of the vocabulary by their cells in layer 0\n")
     table = read_table(tmp_path / "clusters.csv", {"token": "integer", "text": "text", "cluster": "integer"})
     assert sorted(table["token"]) == list(range(97))
@@ -120,14 +101,14 @@ def test_clusters_hold_the_whole_vocabulary(run, model, tmp_path):
 
 
 def test_tokens_that_stand_out_are_told(run, model):
-    printed = run("inspect", model, "--top", "5")
+    printed = run("inspect", model, "--top", "5").stdout
     assert len(printed.splitlines()) == 1 + 1 + 5
 
 
 @pytest.mark.parametrize(("what", "rows"), [("layers", 2), ("alpha", 7)])
 def test_a_probe_is_written_and_drawn(run, model, text, tmp_path, what, rows):
     options = ("--text", text, "--windows", "4", "--tokens", "20", "--table", "curve.csv", "--plot", "curve.svg")
-    printed = run("probe", model, "--what", what, *options)
+    printed = run("probe", model, "--what", what, *options).stdout
     assert printed.startswith("4 windows; as it is: ")
     assert len(read_table(tmp_path / "curve.csv", {"loss": "number", "extra": "number"})) == rows
     assert (tmp_path / "curve.svg").stat().st_size > 1000
@@ -149,15 +130,15 @@ def little_text(monkeypatch):
 def test_a_model_is_trained_and_exports(run, tmp_path, text, own_text):
     options = ("--width", "48", "--layers", "1", "--steps", "2", "--batch", "2", "--tokens", "16", "--beta", "1")
     more = ("--text", text) if own_text else ()
-    printed = run("train", *options, *more, "-o", "small")
+    printed = run("train", *options, *more, "-o", "small").stdout
     assert re.search(r"^perplexity of held-out text +[\d.e+]+ +\[", printed)
     # Attention 4 h^2 and a context layer of 16 cells: 3 x 48 x 16 = h^2.
     assert f"active outside the embedding {5 * 48**2:,}" in printed
-    assert "parameters" in run("export", "small", "-o", "table")
+    assert "parameters" in run("export", "small", "-o", "table").stdout
 
 
 def test_the_help_opens_with_an_example(run):
-    assert "Example: `assay use memoryllm train --steps 100 -o small`" in " ".join(run("--help").split())
+    assert "Example: `assay use memoryllm train --steps 100 -o small`" in " ".join(run("--help").stdout.split())
 
 
 BAD = {

@@ -8,25 +8,6 @@ from assay._core.tables import read_table
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a fresh folder and return what it printed."""
-    import transformers.trainer
-    import typer
-
-    from assay.cli.use.model_dowser import app
-
-    monkeypatch.chdir(tmp_path)
-    # The folder tests/datasets looks like the package datasets to transformers.
-    monkeypatch.setattr(transformers.trainer, "is_datasets_available", lambda: False)
-
-    def call(*arguments):
-        typer.main.get_command(app).main([str(a) for a in arguments], prog_name="model-dowser", standalone_mode=False)
-        return capsys.readouterr().out
-
-    return call
-
-
-@pytest.fixture
 def lessons(tmp_path):
     rows = [f"w{n} w{n + 1},w{n + 2}" for n in range(1, 60)]
     path = tmp_path / "lessons.csv"
@@ -44,7 +25,7 @@ def test_a_model_is_scored_and_its_mask_written(run, model_dir, tmp_path):
     printed = run(
         "score", model_dir, "--probes", 2, "--length", 8, "--draws", 1, "--rho", 0.2, "--layers", 1, "-o",
         "new/mask.safetensors", "--table", "matrices.csv",
-    )  # fmt: skip
+    ).stdout  # fmt: skip
     from assay.adapt.model_dowser import Mask
 
     found = Mask.load(tmp_path / "new" / "mask.safetensors")
@@ -59,8 +40,9 @@ def test_a_model_is_scored_and_its_mask_written(run, model_dir, tmp_path):
 
 def test_real_text_can_take_the_place_of_probes(run, model_dir, tmp_path):
     (tmp_path / "lines.txt").write_text("w1 w2 w3\n\nw4 w5\n")
-    assert "entries of 14 weights" in run(
-        "score", model_dir, "--text", "lines.txt", "--draws", 1, "-o", "m.safetensors"
+    assert (
+        "entries of 14 weights"
+        in run("score", model_dir, "--text", "lines.txt", "--draws", 1, "-o", "m.safetensors").stdout
     )
 
 
@@ -68,7 +50,7 @@ def test_training_changes_what_the_mask_lets_and_apply_writes_the_tuned_model(ru
     printed = run(
         "train", model_dir, lessons, "--mask", mask, "-o", "delta.safetensors", "--epochs", 3, "--learning-rate", 0.01,
         "--no-forgotten",
-    )  # fmt: skip
+    ).stdout  # fmt: skip
     assert "21 steps on 53 examples changed" in printed
     assert "loss on 6 held-out examples" in printed
     run("apply", model_dir, "delta.safetensors", "-o", "taught")
@@ -87,18 +69,18 @@ def test_training_changes_what_the_mask_lets_and_apply_writes_the_tuned_model(ru
 
 def test_training_measures_what_was_forgotten(run, model_dir, mask, lessons, monkeypatch, tmp_path):
     monkeypatch.setenv("ASSAY_DATA", str(tmp_path / "cache"))
-    printed = run("train", model_dir, lessons, "--mask", mask, "-o", "delta.safetensors", "--steps", 2)
+    printed = run("train", model_dir, lessons, "--mask", mask, "-o", "delta.safetensors", "--steps", 2).stdout
     assert "2 steps on 53 examples" in printed
     assert "forgotten: perplexity of prose" in printed
 
 
 def test_the_help_opens_with_an_example(run):
-    said = " ".join(run("--help").split())
+    said = " ".join(run("--help").stdout.split())
     assert "assay use model-dowser score demo -o mask.safetensors" in said
     for command in ("score", "train", "apply"):
-        assert f"Example: assay use model-dowser {command} demo" in " ".join(run(command, "--help").split()).replace(
-            "`", ""
-        )
+        assert f"Example: assay use model-dowser {command} demo" in " ".join(
+            run(command, "--help").stdout.split()
+        ).replace("`", "")
 
 
 @pytest.mark.parametrize(

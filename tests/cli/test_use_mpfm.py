@@ -3,15 +3,13 @@
 import gzip
 import io
 import json
+import re
 import sys
 
 import numpy as np
 import pytest
-import torch
-from typer.testing import CliRunner
 
 from assay._core.errors import InputError
-from assay.cli.use.mpfm import app
 
 FIT = ["--size", "8", "--width", "16", "--epochs", "2,2"]
 
@@ -24,42 +22,25 @@ def log(n=600, system="web", seed=0):
     ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def model(run_anywhere, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mpfm")
     for name in ("web", "db"):
         (folder / f"{name}.log").write_text("\n".join(log(system=name)), encoding="utf-8")
-    done = CliRunner().invoke(app, ["fit", f"web={folder}/web.log", f"{folder}/db.log", "-o", f"{folder}/model", *FIT])
-    assert done.exit_code == 0, done.output
+    run_anywhere("fit", f"web={folder}/web.log", f"{folder}/db.log", "-o", f"{folder}/model", *FIT)
     return folder / "model"
-
-
-@pytest.fixture
-def use(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments, stdin=b""):
-        return CliRunner().invoke(app, list(map(str, arguments)), input=stdin)
-
-    return run
 
 
 def test_a_model_is_three_files_without_pickle(model):
     assert sorted(path.name for path in model.iterdir()) == ["model.json", "model.safetensors", "windower.json"]
 
 
-def test_every_window_of_a_log_gets_a_row(use, model, tmp_path):
+def test_every_window_of_a_log_gets_a_row(run, model, tmp_path):
     (tmp_path / "web.log").write_text("\n".join(log(83, seed=1)), encoding="utf-8")
-    done = use("score", "web.log", "-m", model, "-o", "scores.csv")
-    assert done.exit_code == 0, done.output
+    run("score", "web.log", "-m", model, "-o", "scores.csv")
     import pandas as pd
 
     scores = pd.read_csv(tmp_path / "scores.csv")
@@ -68,10 +49,10 @@ def test_every_window_of_a_log_gets_a_row(use, model, tmp_path):
     assert set(scores) == {"system", "first_line", "last_line", "time", "score", "p_value", "alarm"}
 
 
-def test_every_line_gets_the_highest_score_of_its_windows(use, model, tmp_path):
+def test_every_line_gets_the_highest_score_of_its_windows(run, model, tmp_path):
     (tmp_path / "web.log").write_text("\n".join(log(80, seed=1)), encoding="utf-8")
-    use("score", "web.log", "-m", model, "-o", "lines.csv", "--per", "line", "--step", "4")
-    use("score", "web.log", "-m", model, "-o", "windows.csv", "--step", "4")
+    run("score", "web.log", "-m", model, "-o", "lines.csv", "--per", "line", "--step", "4")
+    run("score", "web.log", "-m", model, "-o", "windows.csv", "--step", "4")
     import pandas as pd
 
     lines, windows = pd.read_csv(tmp_path / "lines.csv"), pd.read_csv(tmp_path / "windows.csv")
@@ -80,40 +61,36 @@ def test_every_line_gets_the_highest_score_of_its_windows(use, model, tmp_path):
     assert lines["score"][29] == windows["score"][holds].max()
 
 
-def test_pieces_of_a_stream_score_as_the_whole_log(use, model):
+def test_pieces_of_a_stream_score_as_the_whole_log(run, model):
     stdin = "\n".join(log(80, seed=1)).encode()
     scores = []
     for chunk in (8, 20_000):
-        done = use("score", "web=-", "-m", model, "--json", "--chunk", chunk, stdin=stdin)
-        assert done.exit_code == 0, done.output
+        done = run("score", "web=-", "-m", model, "--json", "--chunk", chunk, stdin=stdin)
         scores.append([json.loads(line)["score"] for line in done.stdout.splitlines()])
     assert scores[0] == scores[1]
     assert len(scores[0]) == 10
 
 
-def test_an_alarm_comes_with_the_offending_line_and_why(use, model, tmp_path):
+def test_an_alarm_comes_with_the_offending_line_and_why(run, model, tmp_path):
     lines = log(80, seed=1)
     lines[42:47] = ["Jun 14 00:42:00 host web[7]: kernel panic, not syncing"] * 5
     (tmp_path / "web.log").write_text("\n".join(lines), encoding="utf-8")
-    done = use("score", "web.log", "-m", model, "--top", "1", "--plot", "why.png")
-    assert done.exit_code == 0, done.output
+    done = run("score", "web.log", "-m", model, "--top", "1", "--plot", "why.png")
     assert "kernel panic" in done.stdout
     assert "nearest private prototype" in done.stdout
     assert "flow path" in done.stdout
     assert (tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_system_never_seen_is_judged_against_its_own_log(use, model, tmp_path):
+def test_a_system_never_seen_is_judged_against_its_own_log(run, model, tmp_path):
     (tmp_path / "new.log.gz").write_bytes(gzip.compress("\n".join(log(400, "mail")).encode()))
-    done = use("score", "new.log.gz", "-m", model)
-    assert done.exit_code == 0, done.output
+    done = run("score", "new.log.gz", "-m", model)
     assert "judged against itself" in done.stdout
 
 
-def test_bytes_that_are_no_text_are_replaced_and_counted(use, model, tmp_path):
+def test_bytes_that_are_no_text_are_replaced_and_counted(run, model, tmp_path):
     (tmp_path / "web.log").write_bytes("\n".join(log(80)).encode() + b"\nJun 14 00:00:00 host web[7]: caf\xe9 \xff\n")
-    done = use("score", "web.log", "-m", model)
-    assert done.exit_code == 0, done.output
+    done = run("score", "web.log", "-m", model)
     assert "web.log: 1 lines are not UTF-8; what could not be read was replaced" in done.stderr
 
 
@@ -127,20 +104,21 @@ def test_bytes_that_are_no_text_are_replaced_and_counted(use, model, tmp_path):
         (["fit", "web=-", "--epochs", "many"], "--epochs takes two whole numbers, such as 10,20, not 'many'"),
     ],
 )
-def test_wrong_arguments_get_one_sentence(use, model, arguments, message):
+def test_wrong_arguments_get_one_sentence(run, model, arguments, message):
     options = ["-m", model] if arguments[0] == "score" else []
-    done = use(*arguments, *options, stdin="\n".join(log(80)).encode())
-    assert isinstance(done.exception, InputError)
-    assert str(done.exception) == message
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        run(*arguments, *options, stdin="\n".join(log(80)).encode())
 
 
-def test_a_log_without_lines_is_refused(use, model, tmp_path):
+def test_a_log_without_lines_is_refused(run, model, tmp_path):
     (tmp_path / "web.log").write_text("\n\n", encoding="utf-8")
-    assert str(use("score", "web.log", "-m", model).exception) == "web.log: the log has no lines"
+    with pytest.raises(InputError, match=r"^web\.log: the log has no lines$"):
+        run("score", "web.log", "-m", model)
 
 
-def test_a_folder_without_a_model_is_refused(use):
-    assert "holds no model" in str(use("score", "web=-", "-m", "nothing").exception)
+def test_a_folder_without_a_model_is_refused(run):
+    with pytest.raises(InputError, match="holds no model"):
+        run("score", "web=-", "-m", "nothing")
 
 
 def test_a_stream_is_read_line_by_line(monkeypatch):

@@ -13,24 +13,8 @@ from assay._core.errors import InputError
 from assay._core.tables import read_table
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a fresh folder and return what it printed."""
-    import typer
-
-    from assay.cli.use.mxint import app
-
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        typer.main.get_command(app).main([str(a) for a in arguments], prog_name="mxint", standalone_mode=False)
-        return capsys.readouterr().out
-
-    return call
-
-
 def test_a_model_is_written_quantised_and_loads(run, model_dir, tmp_path):
-    printed = run(model_dir, "--format", "mxint4", "-o", "small", "--table", "layers.csv")
+    printed = run(model_dir, "--format", "mxint4", "-o", "small", "--table", "layers.csv").stdout
     assert "14 layers at 4.250 bits a weight" in printed
     from assay.compress.mxint import load
     from assay.models import load_lm
@@ -71,14 +55,14 @@ def test_a_model_in_16_bits_stays_in_16_bits_where_it_is_not_quantised(run, mode
 def test_formats_are_compared_on_a_file_of_arrays(run, tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "w.npz", a=rng.standard_normal((32, 64)), b=rng.standard_normal((8, 64)), step=np.array(3))
-    printed = run("w.npz", "--formats", "mxint8,mxfp8", "--table", "formats.json", "--plot", "lead.svg")
+    printed = run("w.npz", "--formats", "mxint8,mxfp8", "--table", "formats.json", "--plot", "lead.svg").stdout
     assert "mxint8 has the smaller error on 2 of 2 tensors" in printed
     assert (tmp_path / "formats.json").stat().st_size > 100
     assert (tmp_path / "lead.svg").read_text().lstrip().startswith("<?xml")
 
 
 def test_the_help_opens_with_an_example(run):
-    assert "assay use mxint demo --format mxint8 -o smollm2-mxint8" in " ".join(run("--help").split())
+    assert "assay use mxint demo --format mxint8 -o smollm2-mxint8" in " ".join(run("--help").stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -143,7 +127,7 @@ def test_an_interrupted_run_goes_on_at_the_layer_where_it_stopped(run, model_dir
         run(model_dir, "-f", "mxint6", "-o", "small")
     assert not (tmp_path / "small" / "mxint.json").exists()
     interrupted_at(None)
-    assert "14 layers at 6.250 bits a weight" in run(model_dir, "-f", "mxint6", "-o", "small")
+    assert "14 layers at 6.250 bits a weight" in run(model_dir, "-f", "mxint6", "-o", "small").stdout
     assert len(made) == 14  # five before, nine after
     run(model_dir, "-f", "mxint6", "-o", "whole")
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("small", "whole"))

@@ -1,7 +1,6 @@
 """`assay use plurel`: from a seed to files, through the door that a user takes."""
 
 import contextlib
-import io
 import json
 import sqlite3
 import sys
@@ -9,35 +8,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import typer
 
 from assay._core.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "synth"))
 from plurel_schemas import EMPLOYEES, TELEMETRY
 
-from assay.cli.use.plurel import app
-
 pytestmark = pytest.mark.filterwarnings("ignore:table .* clusters")
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Run the command in a fresh folder; gives what it prints."""
-    monkeypatch.chdir(tmp_path)
-    command = typer.main.get_command(app)
-
-    def call(*arguments):
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            command.main([str(argument) for argument in arguments], standalone_mode=False)
-        return out.getvalue()
-
-    return call
-
-
 def test_the_example_of_the_help_works_with_fewer_rows(run, tmp_path):
-    said = run("--seed", 0, "--tables", 8, "--rows", "2e3", "--columns", "3-5", "-o", "db/")
+    said = run("--seed", 0, "--tables", 8, "--rows", "2e3", "--columns", "3-5", "-o", "db/").stdout
     assert "2,000 rows in " in said
     metadata = json.loads((tmp_path / "db" / "metadata.json").read_text())
     assert metadata["rows"] == 2000
@@ -70,8 +51,8 @@ def test_a_schema_that_cannot_be_filled_is_refused_and_nothing_is_written(run, t
 
 def test_many_databases_go_on_where_they_stopped(run, tmp_path):
     small = ("--tables", 2, "--rows", 200, "--columns", 3)
-    assert "2 databases, 400 rows (2 made now" in run("--count", 2, *small, "-o", "many")
-    assert "3 databases, 600 rows (1 made now" in run("--count", 3, *small, "-o", "many")
+    assert "2 databases, 400 rows (2 made now" in run("--count", 2, *small, "-o", "many").stdout
+    assert "3 databases, 600 rows (1 made now" in run("--count", 3, *small, "-o", "many").stdout
     lines = (tmp_path / "many" / "databases.jsonl").read_text().splitlines()
     assert [json.loads(line)["seed"] for line in lines] == [0, 1, 2]
     assert {json.loads(line)["license"] for line in lines} == {"CC0-1.0"}

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import torch
 
 from assay._core.errors import InputError
 from assay._core.tables import read_table
@@ -12,28 +11,7 @@ from assay._core.tables import read_table
 INSTRUCTION = "w9 w10"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a fresh folder and return what it printed."""
-    import typer
-
-    from assay.cli.use.psr import app
-
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        typer.main.get_command(app).main([str(a) for a in arguments], prog_name="psr", standalone_mode=False)
-        return capsys.readouterr().out
-
-    return call
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -53,7 +31,7 @@ def trained(run, questions, model_dir):
 def test_training_writes_a_folder_and_says_how_close_it_came(run, questions, model_dir, tmp_path):
     printed = run(
         "train", questions, "-i", INSTRUCTION, "-m", model_dir, "--tokens", "6", "-o", "made", "--pairs", "p.csv"
-    )
+    ).stdout
     assert re.match(r"8 of 8 answers, psr, layer 1\nlayer   1: relative RMSE 0\.\d{3} on the answers", printed)
     assert {path.name for path in (tmp_path / "made").iterdir()} == {"steering.json", "steering.safetensors"}
     assert read_table(tmp_path / "p.csv")["steered_prompt"][0] == "w9 w10\n\nw20 w21\n"
@@ -81,7 +59,7 @@ def test_every_way_of_training_is_reached(run, questions, model_dir, tmp_path, o
 def test_applying_answers_with_and_without(run, trained, questions, model_dir, tmp_path):
     printed = run(
         "apply", trained, questions, "--alpha", "30", "-m", model_dir, "--tokens", "5", "-o", "deep/answers.csv"
-    )
+    ).stdout
     table = read_table(tmp_path / "deep" / "answers.csv", {"perplexity": "number", "plain_perplexity": "number"})
     assert table["question"].tolist() == [f"w{n} w{n + 1}" for n in range(20, 28)]
     changed = int((table["answer"] != table["plain_answer"]).sum())
@@ -91,7 +69,7 @@ def test_applying_answers_with_and_without(run, trained, questions, model_dir, t
 
 def test_showing_writes_a_strip_a_picture_and_a_table(run, trained, model_dir, tmp_path):
     asked = ("show", trained, "w20 w21", "--response", "w30 w31 w32", "-m", model_dir)
-    printed = run(*asked, "-o", "strip.html", "--table", "strip.csv")
+    printed = run(*asked, "-o", "strip.html", "--table", "strip.csv").stdout
     assert "4 tokens, 1 of the prompt" in printed
     page = (tmp_path / "strip.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
@@ -124,7 +102,7 @@ def test_a_constant_vector_is_exported(run, questions, model_dir, tmp_path):
 
 def test_the_help_opens_with_an_example(run):
     assert 'assay use psr train questions.csv --instruction "You are a pirate." -o pirate' in " ".join(
-        run("--help").split()
+        run("--help").stdout.split()
     )
 
 

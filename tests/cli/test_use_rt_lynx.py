@@ -9,22 +9,6 @@ from assay._core.tables import read_table
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a fresh folder and return what it printed."""
-    import typer
-
-    from assay.cli.use.rt_lynx import app
-
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        typer.main.get_command(app).main([str(a) for a in arguments], prog_name="rt-lynx", standalone_mode=False)
-        return capsys.readouterr().out
-
-    return call
-
-
-@pytest.fixture
 def text(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text(" ".join(f"w{i}" for i in np.random.default_rng(0).integers(97, size=1600)))
@@ -34,7 +18,7 @@ def text(tmp_path):
 def test_a_model_is_written_sparse_and_loads(run, model_dir, text, tmp_path):
     printed = run(
         model_dir, "--calibration", text, "--rank", 8, "-o", "out", "--table", "layers.csv", "--plot", "e.svg"
-    )
+    ).stdout
     assert "12 of 12 layers with 2:4 inputs" in printed
     from assay.compress.rt_lynx import load
     from assay.models import load_lm
@@ -59,12 +43,12 @@ def test_a_budget_chooses_the_rank(run, model_dir, text, tmp_path):
 def test_other_patterns_and_layers(run, model_dir, text):
     printed = run(
         model_dir, "--calibration", text, "--pattern", "4:8", "--targets", r"\.mlp\.", "--rank", 0, "-o", "out"
-    )
+    ).stdout
     assert "6 of 6 layers with 4:8 inputs, 0.500 of their multiply-adds; 0 parameters added" in printed
 
 
 def test_the_help_opens_with_an_example(run):
-    assert r"assay use rt-lynx demo --targets '\.mlp\.' -o smollm2-sparse" in " ".join(run("--help").split())
+    assert r"assay use rt-lynx demo --targets '\.mlp\.' -o smollm2-sparse" in " ".join(run("--help").stdout.split())
 
 
 @pytest.mark.parametrize(

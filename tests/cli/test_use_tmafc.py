@@ -6,18 +6,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from assay._core.errors import InputError
-from assay.cli.use.tmafc import app
 
 pytest.importorskip("openai")
-
-
-def run(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result
 
 
 @pytest.fixture
@@ -74,7 +66,7 @@ def questions(tmp_path):
     return path
 
 
-def test_replay_prints_the_methods_and_writes_tables_and_a_picture(samples, tmp_path):
+def test_replay_prints_the_methods_and_writes_tables_and_a_picture(run, samples, tmp_path):
     out = tmp_path / "new" / "out"
     printed = run("replay", samples, "-o", out).output
     assert "FC + ASCC" in printed
@@ -83,34 +75,34 @@ def test_replay_prints_the_methods_and_writes_tables_and_a_picture(samples, tmp_
     assert (out / "methods.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_replay_takes_other_names_of_columns(tmp_path):
+def test_replay_takes_other_names_of_columns(run, tmp_path):
     path = tmp_path / "s.jsonl"
     path.write_text('{"q": "?", "s": [{"a": 1}, {"a": 2}], "truth": {"a": 1}}\n', encoding="utf-8")
     printed = run("replay", path, "-o", tmp_path, "--question", "q", "--samples", "s", "--gold", "truth").output
     assert "1 question, at most 40" in printed
 
 
-def test_replay_warns_on_stderr_about_equal_samples(tmp_path):
+def test_replay_warns_on_stderr_about_equal_samples(run, tmp_path):
     path = tmp_path / "s.jsonl"
     path.write_text('{"question": "?", "samples": [{"a": 1}, {"a": 1}]}\n' * 2, encoding="utf-8")
     assert "warning: all samples of each question are equal" in run("replay", path, "-o", tmp_path).stderr
 
 
-def test_replay_names_the_row_that_is_wrong(tmp_path):
+def test_replay_names_the_row_that_is_wrong(run, tmp_path):
     path = tmp_path / "s.jsonl"
     path.write_text('{"question": "?", "samples": 3}\n', encoding="utf-8")
     with pytest.raises(InputError, match=r"s\.jsonl, row 1, column 'samples': 3 is not a list of samples"):
         run("replay", path, "-o", tmp_path)
 
 
-def test_what_was_recorded_can_be_replayed(questions, endpoint, tmp_path):
+def test_what_was_recorded_can_be_replayed(run, questions, endpoint, tmp_path):
     out = tmp_path / "samples.jsonl"
     run("record", questions, "-o", out, "-m", "m", "--url", endpoint["url"], "-n", 6, "--components", "name, age")
     assert "4 questions" in run("replay", out, "-o", tmp_path / "out").output
     assert endpoint["requests"] == 4
 
 
-def test_recording_goes_on_where_it_stopped(questions, endpoint, tmp_path):
+def test_recording_goes_on_where_it_stopped(run, questions, endpoint, tmp_path):
     arguments = ["record", questions, "-o", tmp_path / "s.jsonl", "-m", "m", "--url", endpoint["url"], "-n", 6]
     arguments += ["--components", "name,age"]
     endpoint["fail_after"] = 2
@@ -123,7 +115,7 @@ def test_recording_goes_on_where_it_stopped(questions, endpoint, tmp_path):
     assert len((tmp_path / "s.jsonl").read_text(encoding="utf-8").splitlines()) == 4
 
 
-def test_answers_are_written_as_they_come_and_not_asked_for_again(questions, endpoint, tmp_path):
+def test_answers_are_written_as_they_come_and_not_asked_for_again(run, questions, endpoint, tmp_path):
     arguments = ["answer", questions, "-o", tmp_path / "a.jsonl", "-m", "m", "--url", endpoint["url"]]
     arguments += ["--components", "name,age", "--history", tmp_path / "h.jsonl"]
     printed = run(*arguments).output
@@ -138,7 +130,7 @@ def test_answers_are_written_as_they_come_and_not_asked_for_again(questions, end
     assert len((tmp_path / "h.jsonl").read_text(encoding="utf-8").splitlines()) == 4
 
 
-def test_an_interrupted_answer_pays_for_no_reply_twice(questions, endpoint, tmp_path):
+def test_an_interrupted_answer_pays_for_no_reply_twice(run, questions, endpoint, tmp_path):
     arguments = ["answer", questions, "-o", tmp_path / "a.jsonl", "-m", "m", "--url", endpoint["url"], "--uniform"]
     arguments += ["--components", "name,age"]
     endpoint["fail_after"] = 6
@@ -151,10 +143,10 @@ def test_an_interrupted_answer_pays_for_no_reply_twice(questions, endpoint, tmp_
     assert sum(row["n_samples"] for row in rows) == endpoint["requests"] - 1  # the one that failed
 
 
-def test_answers_go_into_a_jsonl_file(questions, tmp_path):
+def test_answers_go_into_a_jsonl_file(run, questions, tmp_path):
     with pytest.raises(InputError, match=r"a\.csv: answers are written line by line; give a name that ends in \.jsonl"):
         run("answer", questions, "-o", tmp_path / "a.csv", "-m", "m", "--url", "http://127.0.0.1:9/v1")
 
 
-def test_help_opens_with_an_example():
-    assert "assay use tmafc replay samples.jsonl -o out/" in CliRunner().invoke(app, ["--help"]).output
+def test_help_opens_with_an_example(run):
+    assert "assay use tmafc replay samples.jsonl -o out/" in run("--help").output

@@ -41,13 +41,7 @@ def llama(seed, n_layers=2, width=32, spread=0.35, vocab_size=N_VOCABULARY):
         return LlamaForCausalLM(config).eval()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -20,13 +20,7 @@ DRAWS = pytest.mark.parametrize("n", [5_000, pytest.param(100_000, marks=pytest.
 LEVEL = 1e-4
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def sampled(draws, n):

@@ -10,14 +10,7 @@ from dyllm_models import MASK, bidirectional_llama, dream, eurobert, llada, prom
 from assay._core.errors import InputError
 from assay.decode.dyllm import DyLLMGenerator, adapter_of, compare, load_masked_lm, pseudo_nll, step_errors
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(("make", "shift"), [(llada, 0), (dream, 1)], ids=["llada", "dream"])

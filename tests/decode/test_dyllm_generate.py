@@ -17,14 +17,7 @@ from assay.decode.dyllm.record import Record, StepRecord, costs_of, step_flops
 from assay.decode.dyllm.samplers import block_ends, chosen, propose
 from assay.decode.dyllm.schedule import step_kind
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # -------------------------------------------------------------------------------------------- schedule and samplers

@@ -11,14 +11,7 @@ from assay.decode.dyllm import layer as layer_module
 from assay.decode.dyllm.layer import LayerCache, added_by_values, attend, rotate, salient_rows, sparse_layer
 from assay.decode.dyllm.steps import begin, full_step, logits_at, sparse_step
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def started(model, n_prompt=9, n_response=7, n=1, seed=0):

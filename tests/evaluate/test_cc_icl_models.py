@@ -31,14 +31,7 @@ from assay.evaluate.cc_icl.classifier import draw_criteria
 from assay.evaluate.cc_icl.language import image_inputs, text_inputs
 from assay.evaluate.cc_icl.training import learning_rates
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Networks this small are slower on two threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # -------------------------------------------------------------------------------------------- classifiers of arrays

@@ -22,13 +22,7 @@ from assay.evaluate.cc_icl import (
 peft = pytest.importorskip("peft")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Networks this small are slower on two threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def weights(model):

@@ -15,13 +15,7 @@ WORDS = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(97)]
 TEXT = " ".join(f"{WORDS[i % 89]} and {WORDS[(i * i) % 97]}" for i in range(1500))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The models are tiny: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)

@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from assay._core.errors import InputError
 from assay.nn.lucid import condition_number, lucid_attention, precondition_values, preconditioner, solve
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def drawn(*shape, seed=0, dtype=torch.float64):

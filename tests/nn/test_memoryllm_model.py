@@ -16,13 +16,7 @@ SHAPE = {
 H2 = 2048**2
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def made(seed=0, **options):
@@ -307,11 +301,9 @@ def test_a_lora_adapter_is_saved_and_comes_back(tmp_path):
     assert torch.equal(again(ids(1, 5)).logits, adapted(ids(1, 5)).logits)
 
 
-def test_trainer_trains_and_saves_it(tmp_path, monkeypatch):
+def test_trainer_trains_and_saves_it(tmp_path):
     from transformers import Trainer, TrainingArguments
 
-    # The folder of tests of that name passes for the package.
-    monkeypatch.setattr("transformers.trainer.is_datasets_available", lambda: False)
     model = made(ffn_beta=1)
     before = model.model.layers[0].memory.up_proj.weight.clone()
     rows = [{"input_ids": row, "labels": row} for row in ids(4, 8)]

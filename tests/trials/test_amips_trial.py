@@ -16,15 +16,7 @@ SENTENCES = TRIAL.also[-1]
 TINY = Training(16, 5, 64, 4e-3)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The nets are small: threads that wait for each other would be most of the time."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

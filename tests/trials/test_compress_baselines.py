@@ -12,14 +12,7 @@ from assay._core.errors import InputError
 from assay.compress._blocks import after, batches_of, block_inputs, run_block
 from assay.trials.compress.baselines import fit_grid, gptq_, gptq_weight, rtn_
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def normal(*shape, seed=0):

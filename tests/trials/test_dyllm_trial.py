@@ -13,14 +13,7 @@ from assay.models import quality, small
 from assay.trials.decode import dyllm as trial
 from assay.trials.decode.dyllm import model as small_model
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,7 +11,8 @@ import pytest
 from assay import bench
 from assay._core.errors import InputError
 from assay.adapt.lora_memory.compare import Reading
-from assay.trials.adapt.lora_memory import TRIAL, real, small
+from assay.adapt.lora_memory.formats import Style
+from assay.trials.adapt.lora_memory import TRIAL, manuals, real, small
 from assay.trials.adapt.lora_memory.documents import DOCUMENTS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "adapt"))
@@ -83,7 +84,7 @@ def test_every_arm_answers_every_question_and_the_memory_knows_them(own):
 
 def test_what_was_written_is_not_written_again(own, monkeypatch):
     data, _, params = own
-    monkeypatch.setattr("assay.adapt.lora_memory.memory.train", lambda *a, **k: pytest.fail("written again"))
+    monkeypatch.setattr("assay.adapt.lora_memory.sector.train", lambda *a, **k: pytest.fail("written again"))
     assert real.write_memories(data.value.facts, params) == (data.value.modules, data.value.single)
 
 
@@ -121,9 +122,9 @@ def test_the_parts_on_manuals_run_on_any_model(own, part):
 
 
 def test_text_and_questions_are_written_with_as_many_tokens():
-    style = real.Style(words(), "plain")
-    for kind in real.FORMATS:
-        records = real._records(DOCUMENTS[0], kind)
+    style = Style(words(), "plain")
+    for kind in manuals.FORMATS:
+        records = manuals._records(DOCUMENTS[0], kind)
         n_tokens = sum(style.n_tokens(record) for record in records)
         assert round(1500 / n_tokens) * n_tokens == pytest.approx(1500, abs=n_tokens / 2)
 
@@ -144,7 +145,6 @@ def test_the_tokenizer_of_the_small_model_has_a_token_a_character():
 
 @pytest.mark.slow
 def test_the_small_model_knows_its_public_facts_and_only_those():
-    from assay.adapt.lora_memory.formats import Style
     from assay.adapt.lora_memory.read import answers
 
     style = Style(small.tokenizer(), "plain", small.TEMPLATE)

@@ -13,13 +13,7 @@ from assay.trials.nn import lucid as trial
 USUAL, FREE, LANGUAGE, SWAPPED = trial.TRIAL.also
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def world(n_keys=12, n_steps=2, is_bounded=True, mean=1.0):

@@ -16,13 +16,7 @@ from assay.trials.nn.memoryllm import TRIAL, decoding, models, reading
 PARTS = {trial.part: trial for trial in TRIAL.also}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -138,13 +138,15 @@ def lesson(pairs, target=0.9, n_steps=24):
 
 @pytest.mark.parametrize("arm", list(tuning.CHOICES))
 def test_every_arm_learns_to_the_target_and_what_it_forgot_is_between_two_measures(tiny, pairs, monkeypatch, arm):
-    monkeypatch.setitem(tuning.CHOICES, arm, (tuning.CHOICES[arm][-1],))
     # Random weights learn slowly at rates that suit a trained model.
+    monkeypatch.setitem(tuning.CHOICES, arm, (0.9 if arm == tuning.DARE else 1e-3,))
+    monkeypatch.setattr(tuning, "DARE_RATE", 1e-3)
     found = lesson(pairs, target=0.97, n_steps=60)
     masks.prepare(found.setting)
     before = copy.deepcopy(tiny.state_dict())
-    tuning.learn(arm, found, task.examples_at(pairs), 0)
-    with np.load(tuning.curve_path(found, arm, 0)) as kept:
+    (choice,) = tuning.CHOICES[arm]
+    tuning.learn(arm, choice, found, task.examples_at(pairs), 0)
+    with np.load(tuning.curve_path(found, arm, choice, 0)) as kept:
         losses = kept["losses"][:, 1]
         goal = 0.97 * losses[0]
         assert losses[-1] <= goal < losses[-2]
@@ -159,14 +161,36 @@ def test_every_arm_learns_to_the_target_and_what_it_forgot_is_between_two_measur
 def test_an_arm_that_does_not_reach_the_target_says_so(tiny, pairs):
     found = lesson(pairs, target=0.01, n_steps=4)
     masks.prepare(found.setting)
+    for choice in tuning.CHOICES[masks.DOWSER]:
+        tuning.learn(masks.DOWSER, choice, found, task.examples_at(pairs), 0)
     with pytest.raises(
         InputError, match=r"^dowser did not bring the loss to 0\.01 of what it was in 4 steps at any rate"
     ):
-        tuning.learn(masks.DOWSER, found, task.examples_at(pairs), 0)
+        tuning.best_of(masks.DOWSER, found, 0)
+
+
+def test_the_rate_that_forgot_least_on_the_tuning_windows_counts(tiny, pairs):
+    found = lesson(pairs)
+    low, high = tuning.CHOICES[tuning.FULL]
+    for choice, tune in ((low, 0.2), (high, 0.1)):
+        path = tuning.curve_path(found, tuning.FULL, choice, 0)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, tune=tune, choice=choice)
+    assert tuning.best_of(tuning.FULL, found, 0)["choice"] == high
+
+
+def test_a_rate_that_did_not_learn_does_not_count(tiny, pairs):
+    found = lesson(pairs)
+    low, high = tuning.CHOICES[tuning.FULL]
+    for choice, said in ((low, {"tune": 0.2, "choice": low}), (high, {})):
+        path = tuning.curve_path(found, tuning.FULL, choice, 0)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, **said)
+    assert tuning.best_of(tuning.FULL, found, 0)["choice"] == low
 
 
 def test_quick_does_not_train_eight_models(tiny, pairs):
-    with pytest.raises(InputError, match=r"^this part trains the model in 8 ways, .* --scale standard$"):
+    with pytest.raises(InputError, match=r"^this part trains the model 16 times, .* --scale standard$"):
         tuning.load(pairs, "quick", {**SETTING, "target": 0.5, "steps": 48})
 
 

@@ -2,20 +2,13 @@
 
 import numpy as np
 import pytest
-import torch
 
 from assay._core.errors import InputError
 from assay.trials.audit.mpfm import TRIAL, Given, Setting, Truth, separation, simulated_fleets, systems
 from assay.trials.audit.mpfm.arms import count_forest, count_pca, counts, mpfm, next_event, one_class, per_system
 from assay.trials.audit.mpfm.worlds import FAILURES, FAULTS, logs_of, plant, simulated_logs, windows_of
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -5,25 +5,19 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from assay import bench
 from assay._core.errors import InputError
 from assay.trials.adapt.psr import TRIAL, study, trial
 from assay.trials.adapt.psr.questions import ATTRIBUTES, QUESTIONS
 
-ANSWERS, _ORACLE = TRIAL.also
+ANSWERS = TRIAL.also[0]
 
 # Words of the tiny model; half of them show the attribute.
 PARAMS = {"tokens": 5, "instruction": "w9 w10", "words": ",".join(f"w{n}" for n in range(0, 97, 2))}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -117,7 +111,7 @@ def test_every_way_of_steering_mimics_a_held_out_answer_to_some_degree(params, q
 
 
 def test_a_study_is_made_once(params, questions, monkeypatch):
-    first = trial.load_study(True, questions, "quick", params).value
+    first = trial.load_study(True, False, questions, "quick", params).value
     told = list(trial.cases(first, 6, 0))
 
     def generated(*_, **__):
@@ -125,12 +119,12 @@ def test_a_study_is_made_once(params, questions, monkeypatch):
 
     monkeypatch.setattr("assay.adapt.psr.pairs.respond", generated)
     monkeypatch.setattr("assay.adapt.psr.steering.respond", generated)
-    second = trial.load_study(True, questions, "quick", params).value
+    second = trial.load_study(True, False, questions, "quick", params).value
     assert [case.given for case in trial.cases(second, 6, 0)] == [case.given for case in told]
 
 
 def test_held_out_questions_were_neither_trained_on_nor_used_to_choose(params, questions):
-    made = trial.load_study(False, questions, "quick", params).value
+    made = trial.load_study(False, False, questions, "quick", params).value
     n = made.setting.n_train
     assert not set(made.held_out) & {*made.setting.questions[:n], *study.development(made.setting)}
     assert len(made.held_out) == 6
@@ -153,33 +147,26 @@ def test_too_few_questions_are_refused(params, tmp_path):
     path = tmp_path / "few.csv"
     path.write_text("question\nw1\nw2\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"few.csv has 2 questions; expected 22 or more$"):
-        trial.load_study(True, str(path), "quick", params)
+        trial.load_study(True, False, str(path), "quick", params)
 
 
 def test_an_instruction_without_words_is_refused(params, questions):
     with pytest.raises(InputError, match=r"^-p instruction=… needs -p words=…, the words that show the attribute"):
-        trial.load_study(True, questions, "quick", {**params, "words": " "})
+        trial.load_study(True, False, questions, "quick", {**params, "words": " "})
 
 
-def test_the_fits_are_those_that_each_way_makes_by_itself(params, questions):
-    from assay.adapt import psr
-
-    setting = trial.load_study(False, questions, "quick", params).value.setting
-    pairs = study.training_pairs(setting, "attribute")
-    model, tokenizer, _ = study.language_model(setting.model)
-    alone = {
-        "psr": psr.PSR(model, tokenizer, layers=setting.layer).fit(pairs, downstream=False),
-        "constant": psr.ConstantSteering(model, tokenizer, layers=setting.layer).fit(pairs, downstream=False),
-        "difference-in-means": psr.DiffInMeans(model, tokenizer, layers=setting.layer).fit(pairs),
-        "projection": psr.ProjectionSteering(model, tokenizer, layers=setting.layer).fit(pairs),
-    }
-    for name, made in alone.items():
-        for one, other in zip(made.parameters(), study.fitted(setting, "attribute", name).parameters(), strict=True):
-            torch.testing.assert_close(one, other)
+@pytest.mark.parametrize("is_everywhere", [False, True])
+def test_all_layers_are_steered_where_the_part_says_so(params, questions, is_everywhere):
+    made = trial.load_study(False, is_everywhere, questions, "quick", params).value
+    steering = study.fitted(made.setting, "attribute", "psr")
+    assert steering.layers == ([0, 1] if is_everywhere else [1])
+    (case,) = trial.heard(made, 1, 0)
+    errors = steering.relative_rmse([case.given.pair], through=steering.layers[-1])
+    assert trial.mimic("psr", case.given, 0) == pytest.approx(np.mean(list(errors.values())), rel=1e-6)
 
 
 def test_the_strength_is_the_one_whose_score_is_nearest_to_the_prompt_s(params, questions):
-    setting = trial.load_study(True, questions, "quick", params).value.setting
+    setting = trial.load_study(True, False, questions, "quick", params).value.setting
     shown = study.pairs_of(setting, "attribute", setting.questions[: setting.n_train])
     shown += study.pairs_of(setting, "attribute", study.development(setting))
     target = study.mean_score(setting, "attribute", [pair["response"] for pair in shown])
@@ -190,7 +177,7 @@ def test_the_strength_is_the_one_whose_score_is_nearest_to_the_prompt_s(params, 
 
 def test_no_tokens_are_refused(params, questions):
     with pytest.raises(InputError, match=r"^tokens=0: expected 1 or more$"):
-        trial.load_study(True, questions, "quick", {**params, "tokens": 0})
+        trial.load_study(True, False, questions, "quick", {**params, "tokens": 0})
 
 
 def test_without_the_demo_model_the_part_says_what_brings_it(monkeypatch):
@@ -203,7 +190,7 @@ def test_without_the_demo_model_the_part_says_what_brings_it(monkeypatch):
     study.language_model.cache_clear()
     study.fitted.cache_clear()
     with pytest.raises(InputError, match="assay data get demo-lm"):
-        trial.load_study(True, None, "quick", TRIAL.params)
+        trial.load_study(True, False, None, "quick", TRIAL.params)
 
 
 @pytest.mark.slow

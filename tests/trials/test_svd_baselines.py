@@ -7,14 +7,7 @@ from torch import nn
 from assay.compress.dynamic_whitening import WhiteningConfig, factorize_, whitened_svd
 from assay.trials.compress.svd_baselines import asvd, rank_at, seen_by_layers, svd, svd_llm
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 SHAPES = [(12, 20), (20, 12)]

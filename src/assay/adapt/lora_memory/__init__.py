@@ -8,11 +8,12 @@ Paper: Back, Lee, Kang, Lee, Hong, Gwon, Ahn, "Understanding LoRA as Knowledge M
 arXiv:2603.01097 (ICML 2026). Losses, formats, routing and merging are the paper's; several keys a module in routing,
 merging of products rather than factors, and questions by rule where no language model writes them are ours.
 
-The folder: `facts` reads and divides, `formats` says what is written of them, `write` trains, `store` keeps, `route`
-finds, `merge` combines, `read` asks, `adapters` switches, `memory` is all of it on a model, and `audit` and `compare`
-measure.
+The folder: `facts` reads and divides, `formats` says what is written of them, `write` trains, `sector` makes a module
+of them, `store` keeps, `route` finds, `merge` combines, `read` asks a model and `ask` the routed modules, `adapters`
+switches, `memory` is all of it on a model, and `audit` and `compare` measure.
 """
 
+from assay.adapt.lora_memory.ask import Trace
 from assay.adapt.lora_memory.audit import Capacity, MemoryAudit, audit, capacity_sweep, merge_sweep
 from assay.adapt.lora_memory.compare import compare
 from assay.adapt.lora_memory.facts import (
@@ -24,7 +25,7 @@ from assay.adapt.lora_memory.facts import (
     read_facts,
     split_document,
 )
-from assay.adapt.lora_memory.memory import LoRAMemory, Trace
+from assay.adapt.lora_memory.memory import LoRAMemory
 from assay.adapt.lora_memory.merge import merge_adapters
 from assay.adapt.lora_memory.read import efficacy, recalled, rouge_l
 from assay.adapt.lora_memory.write import WriteConfig

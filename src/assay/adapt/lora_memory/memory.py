@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from assay._core.errors import InputError
 from assay._core.extras import need
 from assay.adapt.lora_memory import store
-from assay.adapt.lora_memory.adapters import Adapters, quiet
-from assay.adapt.lora_memory.facts import as_facts, is_documents, sentences
-from assay.adapt.lora_memory.formats import TEMPLATE, Style, document_samples, fact_samples
+from assay.adapt.lora_memory.adapters import Adapters
+from assay.adapt.lora_memory.ask import Trace, ask_routed, generate_routed
+from assay.adapt.lora_memory.formats import TEMPLATE, Style
 from assay.adapt.lora_memory.merge import METHODS, Method
-from assay.adapt.lora_memory.read import answers, pad_id_of
 from assay.adapt.lora_memory.route import Encoder, Router
-from assay.adapt.lora_memory.write import WriteConfig, train
+from assay.adapt.lora_memory.sector import sector_of, train_module
+from assay.adapt.lora_memory.write import WriteConfig
 
 if TYPE_CHECKING:
     import os
@@ -29,26 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from assay.adapt.lora_memory.store import Module
-
-
-@dataclass(frozen=True)
-class Trace:
-    """An answer and how it came about.
-
-    Attributes
-    ----------
-    answer : str
-    modules : tuple of (str, float)
-        Ids and scores of the modules that were read.
-    n_prompt_tokens : int
-    seconds : float
-        Of the batch in which the question was answered, divided by its questions.
-    """
-
-    answer: str
-    modules: tuple[tuple[str, float], ...]
-    n_prompt_tokens: int
-    seconds: float
 
 
 class LoRAMemory:
@@ -195,31 +173,26 @@ class LoRAMemory:
         name = store.check_id(module if module is not None else self._free_id())
         if (config.distill == "none") != (context is None):
             raise InputError("distillation needs both: config.distill and a context that the teacher reads")
-        if is_documents(records):
-            samples = document_samples(records, config.recipe, generator)
-            held = tuple(dict.fromkeys([*(d.name for d in records), *(s.prompt for s in samples if s.prompt)]))
-            routed_by = [f"{d.name} {line}" for d in records for line in (sentences(d.text) or [d.text])]
-        else:
-            facts = as_facts(records)
-            samples, held = fact_samples(facts), tuple(fact.question for fact in facts)
-            routed_by = list(held)
-        encoded = [piece for sample in samples for piece in self.style.encode(sample, config.max_length)]
+        sector = sector_of(records, config.recipe, generator)
+        encoded = [piece for sample in sector.samples for piece in self.style.encode(sample, config.max_length)]
         settings = [self.base, self._settings(), config.to_dict(), [[s.ids, s.n_prompt] for s in encoded], context]
         content = store.digest(*settings)
         if name in self.modules:
             if self.modules[name].content == content:
                 return name
             raise InputError(f"module {name!r} is written already, from other facts; remove it first or name another")
-        losses = self._train(name, encoded, config, context)
-        last = losses[-max(1, len(losses) // 10) :]
+        loss = train_module(
+            self._adapters, self.tokenizer, name, encoded, config, context,
+            r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=self.target_modules,
+        )  # fmt: skip
         made = store.Module(
             name,
-            tuple(keys if keys is not None else routed_by),
-            held,
+            tuple(keys if keys is not None else sector.routed_by),
+            sector.held,
             n_tokens=sum(len(piece.ids) for piece in encoded),
             n_samples=len(encoded),
             n_parameters=sum(weight.numel() for weight in self._adapters.weights(name)),
-            loss=math.fsum(last) / len(last),
+            loss=loss,
             content=content,
             config=config.to_dict(),
         )
@@ -252,43 +225,6 @@ class LoRAMemory:
             store.write_index(self.folder, self.base, self._settings(), list(self.modules.values()))
             shutil.rmtree(self.folder / "modules" / module, ignore_errors=True)
 
-    def _train(self, name: str, encoded: list[Any], config: WriteConfig, context: str | None) -> list[float]:
-        import torch
-
-        was_training = self.model.training
-        try:
-            with torch.random.fork_rng():
-                torch.manual_seed(config.seed)
-                self._adapters.add(
-                    name, r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout,
-                    target_modules=self.target_modules,
-                )  # fmt: skip
-            if config.gradient_checkpointing:
-                with quiet():
-                    self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            with self._adapters.on(name):
-                self.model.train()
-                weights = self._adapters.weights(name)
-                for weight in weights:
-                    weight.requires_grad_(True)
-                before = self.tokenizer(context)["input_ids"] if context else ()
-                return train(
-                    self.model, weights, encoded, config, pad_id_of(self.tokenizer),
-                    context=before, teacher=self._adapters.off, name=name,
-                )  # fmt: skip
-        except BaseException:
-            self._adapters.delete(name)
-            raise
-        finally:
-            if config.gradient_checkpointing:
-                with quiet():
-                    self.model.gradient_checkpointing_disable()
-            self.model.train(was_training)
-            if name in self._adapters:
-                for weight in self._adapters.weights(name):
-                    weight.requires_grad_(False)
-                    weight.grad = None
-
     # ------------------------------------------------------------------------------------------------------------ read
 
     def route(self, question: str, *, top_k: int | None = None) -> list[tuple[str, float]]:
@@ -304,12 +240,7 @@ class LoRAMemory:
             raise InputError(f"top_k is {k}; expected a number from 1 to {len(self.modules)}, the number of modules")
         if self._router is None or self._router.kind != self.router:
             self._router = Router(list(self.modules.values()), self.router, self.encoder)
-        ids = list(self.modules)
-        chosen = []
-        for row in self._router.scores(questions):
-            best = sorted(range(len(ids)), key=lambda place: -row[place])[:k]
-            chosen.append([(ids[place], float(row[place])) for place in best])
-        return chosen
+        return self._router.best(questions, k)
 
     @overload
     def ask(
@@ -368,17 +299,7 @@ class LoRAMemory:
         routed = self.route_many(questions) if modules is None else [[(m, math.nan) for m in ids] for ids in modules]
         texts = [None] * len(questions) if contexts is None else list(contexts)
         prompts = [self.style.prompt(question, text) for question, text in zip(questions, texts, strict=True)]
-        found: dict[int, Trace] = {}
-        for ids, rows in _groups([tuple(name for name, _ in chosen) for chosen in routed]).items():
-            with self.using(*ids):
-                start = time.perf_counter()
-                said = answers(
-                    self.model, self.tokenizer, [prompts[row] for row in rows], batch_size=batch_size, **options
-                )
-                seconds = (time.perf_counter() - start) / len(rows)
-            for row, text in zip(rows, said, strict=True):
-                found[row] = Trace(text, tuple(routed[row]), len(prompts[row]), seconds)
-        return [found[row] for row in range(len(questions))]
+        return ask_routed(self, prompts, routed, batch_size, options)
 
     def generate(self, input_ids: Tensor, *, attention_mask: Tensor | None = None, **options: Any) -> Any:
         """``model.generate`` with the modules to which each row's text is routed.
@@ -386,28 +307,7 @@ class LoRAMemory:
         Rows that need different modules are generated apart and padded on the right to one width; a plain tensor is
         returned then, so options that return more than tokens need rows of one route.
         """
-        import torch
-
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        texts = [
-            self.tokenizer.decode(row[keep.bool()], skip_special_tokens=True)
-            for row, keep in zip(input_ids, mask, strict=True)
-        ]
-        groups = _groups([tuple(name for name, _ in chosen) for chosen in self.route_many(texts)])
-        options = {"pad_token_id": pad_id_of(self.tokenizer), **options}
-        if len(groups) > 1 and options.get("return_dict_in_generate"):
-            raise InputError("return_dict_in_generate needs rows of one route; generate them one at a time")
-        parts: dict[int, Tensor] = {}
-        n_each = int(options.get("num_return_sequences", 1))
-        for ids, rows in groups.items():
-            with self.using(*ids), torch.inference_mode():
-                output = self.model.generate(input_ids=input_ids[rows], attention_mask=mask[rows], **options)
-            if len(groups) == 1:
-                return output
-            for place, tokens in enumerate(output):
-                parts[rows[place // n_each] * n_each + place % n_each] = tokens
-        rows_in_order = [parts[row] for row in sorted(parts)]
-        return torch.nn.utils.rnn.pad_sequence(rows_in_order, batch_first=True, padding_value=options["pad_token_id"])
+        return generate_routed(self, input_ids, attention_mask, options)
 
     @contextmanager
     def using(self, *modules: str, weights: Sequence[float] | None = None) -> Iterator[Any]:
@@ -460,14 +360,7 @@ class LoRAMemory:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a module: id, number of facts, tokens, parameters, last loss."""
-        import pandas as pd
-
-        rows = [
-            {"module": m.id, "n_facts": len(m.questions), "n_tokens": m.n_tokens, "n_parameters": m.n_parameters,
-             "loss": m.loss}
-            for m in self.modules.values()
-        ]  # fmt: skip
-        return pd.DataFrame(rows, columns=["module", "n_facts", "n_tokens", "n_parameters", "loss"])
+        return store.to_frame(self.modules.values())
 
     def detach(self) -> nn.Module:
         """Take every module off the model, which is then as it was given; files stay."""
@@ -483,13 +376,7 @@ class LoRAMemory:
         }  # fmt: skip
 
     def _load_modules(self, folder: Path) -> None:
-        settings, modules = store.read_index(folder, self.base)
-        if settings != self._settings():
-            name = next(name for name, value in settings.items() if value != self._settings().get(name))
-            raise InputError(
-                f"{folder} was written with {name}={settings[name]!r}, not {self._settings().get(name)!r}; "
-                "use LoRAMemory.load, or another folder"
-            )
+        _, modules = store.read_index(folder, self.base, self._settings())
         for module in modules:
             self._adapters.load(module.id, folder / "modules" / module.id)
             self.modules[module.id] = module
@@ -505,11 +392,3 @@ class LoRAMemory:
         while f"m{number:03d}" in self.modules:
             number += 1
         return f"m{number:03d}"
-
-
-def _groups(keys: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], list[int]]:
-    """Rows by key, in the order in which keys first appear."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for row, key in enumerate(keys):
-        groups.setdefault(key, []).append(row)
-    return groups

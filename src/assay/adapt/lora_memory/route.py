@@ -121,6 +121,14 @@ class Router:
         np.maximum.at(best.T, self._owner, by_key.T)
         return best
 
+    def best(self, questions: Sequence[str], k: int) -> list[list[tuple[str, float]]]:
+        """Ids and scores of the k best modules for each question; of equal ones the earlier is the better."""
+        chosen = []
+        for row in self.scores(questions):
+            places = sorted(range(len(row)), key=lambda place: -row[place])[:k]
+            chosen.append([(self.modules[place].id, float(row[place])) for place in places])
+        return chosen
+
     def _holds(self, question: str) -> NDArray[np.float64]:
         holds = np.array([question in module.questions for module in self.modules], dtype=np.float64)
         if not holds.any():

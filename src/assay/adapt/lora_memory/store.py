@@ -13,8 +13,10 @@ from assay._core.errors import InputError
 from assay._core.files import write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
+    import pandas as pd
     from torch import nn
 
 #: What is written in the index; raised when its form changes.
@@ -107,13 +109,16 @@ def write_index(folder: Path, base: str, settings: dict[str, Any], modules: list
     write_text(folder / "index.json", json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
 
-def read_index(folder: Path, base: str | None = None) -> tuple[dict[str, Any], list[Module]]:
-    """Read and check ``index.json``.
+def read_index(
+    folder: Path, base: str | None = None, expected: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], list[Module]]:
+    """Read and check ``index.json``: the settings that decide the modules, and the modules.
 
     Raises
     ------
     InputError
-        It is not there, broken, of another version, for another base model, or an adapter that it names is missing.
+        It is not there, broken, of another version, for another base model, an adapter that it names is missing, or
+        its settings are not the expected ones.
     """
     path = folder / "index.json"
     if not path.is_file():
@@ -134,12 +139,24 @@ def read_index(folder: Path, base: str | None = None) -> tuple[dict[str, Any], l
         check_id(module.id)
         if not (folder / "modules" / module.id / "adapter_model.safetensors").is_file():
             raise InputError(f"{path} names the module {module.id!r}, but its adapter is missing; write it again")
+    if expected is not None and settings != expected:
+        name = next(name for name, value in settings.items() if value != expected.get(name))
+        raise InputError(f"{folder} was written with {name}={settings[name]!r}, not {expected.get(name)!r}; "
+                         "use LoRAMemory.load, or another folder")  # fmt: skip
     return settings, modules
 
 
 def _module(entry: dict[str, Any]) -> Module:
     fields = dict(entry)
     return Module(**{**fields, "keys": tuple(fields["keys"]), "questions": tuple(fields["questions"])})
+
+
+def to_frame(modules: Iterable[Module]) -> pd.DataFrame:
+    """One row a module: id, number of facts, tokens, parameters, last loss."""
+    import pandas as pd
+
+    rows = [(m.id, len(m.questions), m.n_tokens, m.n_parameters, m.loss) for m in modules]
+    return pd.DataFrame(rows, columns=["module", "n_facts", "n_tokens", "n_parameters", "loss"])
 
 
 def check_id(name: str) -> str:

@@ -16,8 +16,8 @@ activations (``downstream=False``) are ours.
 
 The folder: `pairs` turns prompts and answers into tokens and spans, `judges` scores answers by rules, `hooks` acts on a
 model, `activations` records what the prompt does, `objectives` and `training` are the method's losses and fits,
-`steering` is the interface, `baselines` what people use today, `compare` puts them side by side, `strip` draws the
-coefficients, `files` keeps what was learned.
+`learning` applies these to the layers of a model, `steering` is the interface, `baselines` what people use today,
+`compare` puts them side by side, `strip` draws the coefficients, `files` keeps what was learned.
 """
 
 from assay.adapt.psr.baselines import ConstantSteering, DiffInMeans, ProjectionSteering, PromptSteering

@@ -9,8 +9,9 @@ from torch import nn
 
 from assay._core.errors import InputError
 from assay.adapt.psr.activations import Activations, record
+from assay.adapt.psr.learning import check_objective, fit_jointly, layer_by_layer
 from assay.adapt.psr.pairs import prompts, respond
-from assay.adapt.psr.steering import Steering, check_objective
+from assay.adapt.psr.steering import Steering
 from assay.adapt.psr.training import frozen, mean_shift
 
 if TYPE_CHECKING:
@@ -49,11 +50,11 @@ class ConstantSteering(_Constant):
         check_objective(objective, downstream)
         ready = self.prepared(pairs, seed=seed)
         if not downstream:
-            for number, data in self._layer_by_layer(ready):
+            for number, data in layer_by_layer(self, ready):
                 self._set(number, directions=mean_shift(data))
             return self
-        learned = self._fit_through(ready, is_gated=False, objective=objective, reg=0.0, normalize=objective == "mse",
-                                    epochs=epochs, learning_rate=learning_rate, seed=seed)  # fmt: skip
+        learned = fit_jointly(self, ready, is_gated=False, objective=objective, reg=0.0, normalize=objective == "mse",
+                              epochs=epochs, learning_rate=learning_rate, seed=seed)  # fmt: skip
         for number, layer in enumerate(self.layers):
             self._set(number, directions=learned[layer][2])
         return self
@@ -116,7 +117,7 @@ class ProjectionSteering(Steering):
 
     def fit(self, pairs: Iterable[dict[str, Any]], *, seed: int = 123) -> Self:
         """Take the direction and the mean projection, layer after layer."""
-        for number, data in self._layer_by_layer(self.prepared(pairs, seed=seed)):
+        for number, data in layer_by_layer(self, self.prepared(pairs, seed=seed)):
             unit, level = projection(data)
             self._set(number, directions=unit, biases=level)
         return self

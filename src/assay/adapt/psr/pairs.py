@@ -178,6 +178,17 @@ def question_of(pair: dict[str, Any]) -> str:
     return str(pair["prompt"][-1]["content"])
 
 
+def question_mask(prompts: Sequence[Prompt], tokenizer: Any, questions: Sequence[str] | None = None) -> Tensor:
+    """Where the question and the last token of each prompt are: (n_prompts, longest) bool, padded on the left."""
+    rows = []
+    for number, prompt in enumerate(prompts):
+        pair = {"prompt": prompt} if questions is None else {"prompt": prompt, "question": questions[number]}
+        ids, where = encode_prompt(prompt, tokenizer, question_of(pair))
+        rows.append([place in where or place == len(ids) - 1 for place in range(len(ids))])
+    longest = max(map(len, rows))
+    return torch.tensor([[False] * (longest - len(row)) + row for row in rows])
+
+
 def make_pairs(
     model: Any,
     tokenizer: Any,

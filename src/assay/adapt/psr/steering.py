@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -11,19 +10,12 @@ import torch
 from torch import nn
 
 from assay._core.errors import InputError
-from assay.adapt.psr.activations import Activations, record, run, states_behind
+from assay.adapt.psr.activations import record, states_behind
 from assay.adapt.psr.hooks import Blocks, attach, check_layers
+from assay.adapt.psr.learning import ARRAYS_LEARNING_RATE, EPOCHS, check_objective, fit_jointly, layer_by_layer
 from assay.adapt.psr.objectives import coefficient, relative_rmse, response_surprise, steered
-from assay.adapt.psr.pairs import (
-    SPANS,
-    Example,
-    encode,
-    encode_prompt,
-    judged,
-    question_of,
-    respond,
-)
-from assay.adapt.psr.training import answer_logits, fit_arrays, fit_through, frozen
+from assay.adapt.psr.pairs import SPANS, Example, encode, judged, question_mask, respond
+from assay.adapt.psr.training import answer_logits, fit_arrays, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,10 +26,6 @@ if TYPE_CHECKING:
     from assay.adapt.psr.hooks import Edit
     from assay.adapt.psr.pairs import Judge, Prompt
     from assay.adapt.psr.strip import Coefficients
-
-#: Passes over the pairs: through the model by MSE and by LL as in the paper, and on stored activations.
-EPOCHS = {"mse": 15, "ll": 7, "arrays": 300}
-LEARNING_RATE, ARRAYS_LEARNING_RATE = 1e-3, 1e-2
 
 
 class Steering(nn.Module):
@@ -195,23 +183,14 @@ class Steering(nn.Module):
         for start in range(0, len(prompts), batch_size):
             batch = prompts[start : start + batch_size]
             asked = None if questions is None else questions[start : start + batch_size]
-            mask = self._question_mask(batch, asked) if self.span == "question_and_answer" else None
+            is_asked = self.span == "question_and_answer"
+            mask = question_mask(batch, self.tokenizer, asked).to(self.model.device) if is_asked else None
             with self.steer(alpha, mask):
                 answers += respond(
                     self.model, self.tokenizer, batch, max_new_tokens=max_new_tokens, temperature=temperature,
                     batch_size=batch_size, seed=seed + start, **options,
                 )  # fmt: skip
         return answers
-
-    def _question_mask(self, prompts: Sequence[Prompt], questions: Sequence[str] | None) -> Tensor:
-        rows = []
-        for number, prompt in enumerate(prompts):
-            pair = {"prompt": prompt} if questions is None else {"prompt": prompt, "question": questions[number]}
-            ids, where = encode_prompt(prompt, self.tokenizer, question_of(pair))
-            rows.append([place in where or place == len(ids) - 1 for place in range(len(ids))])
-        longest = max(map(len, rows))
-        padded = [[False] * (longest - len(row)) + row for row in rows]
-        return torch.tensor(padded, device=self.model.device)
 
     # -------------------------------------------------------------------------------------------------- look at it
 
@@ -232,25 +211,9 @@ class Steering(nn.Module):
         question : str, optional
             With span="question_and_answer" and a prompt that is a text.
         """
-        from assay.adapt.psr.strip import Coefficients
+        from assay.adapt.psr.strip import coefficients_of
 
-        pair = {"prompt": prompt} if question is None else {"prompt": prompt, "question": question}
-        said = question_of(pair) if self.span == "question_and_answer" else None
-        base, where = encode_prompt(prompt, self.tokenizer, said)
-        answer = self.tokenizer(response, add_special_tokens=False, verbose=False)["input_ids"]
-        if not answer:
-            raise InputError("the response is empty")
-        example = Example(tuple(base), (), tuple(answer), where)
-        seen: dict[int, Tensor] = {}
-        ids = [*base, *answer]
-        run(self.blocks, ids, example.base_span, [self.layers[-1]], self.edits(1.0, seen))
-        values = torch.stack([seen[layer] * self.directions[n].norm() for n, layer in enumerate(self.layers)])
-        tokens = tuple(self.tokenizer.decode([ids[place]]) for place in example.base_span)
-        strengths = torch.stack([seen[layer] for layer in self.layers])
-        return Coefficients(
-            tokens, tuple(self.layers), strengths.cpu().double().numpy(), values.cpu().double().numpy(),
-            len(tokens) - len(answer),
-        )  # fmt: skip
+        return coefficients_of(self, prompt, response, question)
 
     @torch.no_grad()
     def relative_rmse(
@@ -302,33 +265,6 @@ class Steering(nn.Module):
             for pair, answer in zip(open_ones, answers, strict=True):
                 pair["response"] = answer
         return whole if judge is None and coherence is None else judged(whole, judge, coherence)
-
-    def _fit_through(
-        self, pairs: list[dict[str, Any]], *, is_gated: bool, objective: str, reg: float, normalize: bool,
-        epochs: int | None, learning_rate: float | None, seed: int,
-    ) -> dict[int, tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
-        with frozen(self.model):
-            examples = self.examples(pairs)
-            data = record(self.blocks, examples, self.layers)
-            learned, self.losses_ = fit_through(
-                self.model, self.blocks, examples, data, is_gated=is_gated, objective=objective, reg=reg,
-                normalize=normalize, n_epochs=epochs or EPOCHS[objective],
-                learning_rate=learning_rate or LEARNING_RATE, seed=seed,
-            )  # fmt: skip
-        return learned
-
-    def _layer_by_layer(self, pairs: list[dict[str, Any]]) -> Iterator[tuple[int, Activations]]:
-        """What the prompt adds at each layer beyond what the layers before already do: set a layer before the next."""
-        with frozen(self.model):
-            examples = self.examples(pairs)
-            first = record(self.blocks, examples, self.layers)
-            for number, layer in enumerate(self.layers):
-                if number == 0:
-                    yield number, first[layer]
-                    continue
-                done = {kept: edit for kept, edit in self.edits().items() if kept < layer}
-                behind = states_behind(self.blocks, examples, [layer], done)
-                yield number, replace(first[layer], base=behind[layer])
 
     @torch.no_grad()
     def _set(self, number: int, **values: Tensor) -> None:
@@ -431,14 +367,14 @@ class PSR(Steering):
         if alpha != "judge":
             ready = [{**pair, "alpha": float(alpha)} for pair in ready]
         if downstream:
-            learned = self._fit_through(ready, is_gated=True, objective=objective, reg=reg, normalize=normalize,
-                                        epochs=epochs, learning_rate=learning_rate, seed=seed)  # fmt: skip
+            learned = fit_jointly(self, ready, is_gated=True, objective=objective, reg=reg, normalize=normalize,
+                                  epochs=epochs, learning_rate=learning_rate, seed=seed)  # fmt: skip
             for number, layer in enumerate(self.layers):
                 w, b, z = learned[layer]
                 self._set(number, weights=w, biases=b, directions=z)
             return self
         losses = []
-        for number, data in self._layer_by_layer(ready):
+        for number, data in layer_by_layer(self, ready):
             (w, b, z), curve = fit_arrays(
                 data, reg=reg, n_steps=epochs or EPOCHS["arrays"], learning_rate=learning_rate or ARRAYS_LEARNING_RATE
             )
@@ -446,13 +382,3 @@ class PSR(Steering):
             losses.append(curve)
         self.losses_ = losses[-1]
         return self
-
-
-def check_objective(objective: str, downstream: bool) -> None:
-    """Refuse objectives that do not exist, or need the model where it is not to be run through."""
-    if objective not in ("mse", "ll"):
-        raise InputError(f"objective={objective!r}: expected 'mse' or 'll'")
-    if objective == "ll" and not downstream:
-        raise InputError(
-            "objective='ll' with downstream=False: the likelihood of an answer needs the model above the layer"
-        )

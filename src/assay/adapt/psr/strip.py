@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from assay._core.errors import InputError
+from assay.adapt.psr.activations import run
+from assay.adapt.psr.pairs import Example, encode_prompt, question_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
+    from torch import Tensor
+
+    from assay.adapt.psr.pairs import Prompt
+    from assay.adapt.psr.steering import Steering
 
 #: Okabe and Ito's blue and vermilion: towards the attribute, and away from it.
 TOWARDS, AWAY = (0, 114, 178), (213, 94, 0)
@@ -95,6 +102,29 @@ class Coefficients:
         ax.set(xlabel="token (the line: where the answer begins)", ylabel="coefficient λ (1: one z)")
         ax.legend(frameon=False)
         return ax
+
+
+@torch.no_grad()
+def coefficients_of(steering: Steering, prompt: Prompt, response: str, question: str | None = None) -> Coefficients:
+    """How strongly `steering` steers each token of a prompt and a response; see :meth:`Steering.coefficients`."""
+    pair = {"prompt": prompt} if question is None else {"prompt": prompt, "question": question}
+    said = question_of(pair) if steering.span == "question_and_answer" else None
+    base, where = encode_prompt(prompt, steering.tokenizer, said)
+    answer = steering.tokenizer(response, add_special_tokens=False, verbose=False)["input_ids"]
+    if not answer:
+        raise InputError("the response is empty")
+    example = Example(tuple(base), (), tuple(answer), where)
+    seen: dict[int, Tensor] = {}
+    ids = [*base, *answer]
+    layers = steering.layers
+    run(steering.blocks, ids, example.base_span, [layers[-1]], steering.edits(1.0, seen))
+    values = torch.stack([seen[layer] * steering.directions[n].norm() for n, layer in enumerate(layers)])
+    tokens = tuple(steering.tokenizer.decode([ids[place]]) for place in example.base_span)
+    strengths = torch.stack([seen[layer] for layer in layers])
+    return Coefficients(
+        tokens, tuple(layers), strengths.cpu().double().numpy(), values.cpu().double().numpy(),
+        len(tokens) - len(answer),
+    )  # fmt: skip
 
 
 def strip_html(coefficients: Coefficients, layer: int | None = None, title: str = "") -> str:

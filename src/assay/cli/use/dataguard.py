@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from assay._core.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from assay.audit.dataguard import AuditReport
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -86,12 +91,12 @@ def probs(
     *targets, aux = _several(files, out)
     columns = Columns(label, prefix, inputs, reference, group)
     other = _answers(aux, columns)
-    reports = {}
-    for path in targets:
+
+    def audit(path: Path) -> AuditReport:
         own = _answers(path, columns)
         if own["classes"] != other["classes"]:
             raise InputError(f"{path} has the classes {own['classes']} and {aux} {other['classes']}; expected the same")
-        reports[str(path)] = audit_probs(
+        return audit_probs(
             own["probs"],
             own["labels"],
             other["probs"],
@@ -113,7 +118,8 @@ def probs(
             random_state=seed,
             name=name,
         )
-    _write(reports, out)
+
+    _audit_each(targets, audit, out)
 
 
 @app.command()
@@ -157,10 +163,10 @@ def model(
         random_state=seed,
     )
     X_aux, y_aux, groups_aux = _samples(aux, label, group)  # noqa: N806
-    reports = {}
-    for path in targets:
+
+    def audit(path: Path) -> AuditReport:
         X, y, groups = _samples(path, label, group)  # noqa: N806
-        reports[str(path)] = auditor.audit(
+        return auditor.audit(
             suspect,
             X,
             y,
@@ -172,7 +178,8 @@ def model(
             member_loss=member_loss,
             name=saved.name,
         )
-    _write(reports, out)
+
+    _audit_each(targets, audit, out)
 
 
 @app.command()
@@ -214,9 +221,9 @@ def texts(
     tables = {path: read_table(path, asked) for path in (*targets, aux)}
     suspect, tokenizer = load_lm(folder)
     pairs = [load_lm(path) for path in references or []]
-    reports = {}
-    for path in targets:
-        reports[str(path)] = audit_lm(
+
+    def audit(path: Path) -> AuditReport:
+        return audit_lm(
             suspect,
             tokenizer,
             tables[path][column].tolist(),
@@ -234,7 +241,8 @@ def texts(
             random_state=seed,
             name=folder.name or str(folder),
         )
-    _write(reports, out)
+
+    _audit_each(targets, audit, out)
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
@@ -289,9 +297,7 @@ def _answers(path: Path, columns: Columns) -> dict[str, Any]:
     if path.suffix.lower() == ".npz":
         found = _arrays(path, ("probs", "labels"), ("augmented", "reference", "inputs", "groups"))
         return found | {"classes": found["probs"].shape[-1]}
-    asked: dict[str, Kind] = {columns.label: "text"}
-    if columns.group:
-        asked[columns.group] = "text"
+    asked: dict[str, Kind] = {name: "text" for name in (columns.label, columns.group) if name}
     frame = read_table(path, asked)
 
     def block(prefix: str) -> tuple[list[str], Any]:
@@ -333,9 +339,7 @@ def _samples(path: Path, label: str, group: str | None) -> tuple[Any, Any, Any]:
     if path.suffix.lower() == ".npz":
         found = _arrays(path, ("X", "y"), ("groups",))
         return found["X"], found["y"], found["groups"]
-    asked: dict[str, Kind] = {label: "text"}
-    if group:
-        asked[group] = "text"
+    asked: dict[str, Kind] = {name: "text" for name in (label, group) if name}
     frame = read_table(path, asked)
     columns = [column for column in frame.columns if column not in (label, group)]
     values = check_columns(frame, dict.fromkeys(columns, "number"), where=str(path))[columns]
@@ -373,13 +377,14 @@ def _load_model(path: Path) -> Any:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ writing
+# ----------------------------------------------------------------------------------------------- auditing and writing
 
 
-def _write(reports: dict[str, Any], out: Path) -> None:
-    """Correct for several targets, print all, write all: beside each page its figures as JSON."""
+def _audit_each(targets: list[Path], audit: Callable[[Path], AuditReport], out: Path) -> None:
+    """Audit every target, correct for several, print all, write all: beside each page its figures as JSON."""
     from assay.audit.dataguard import correct_for_several
 
+    reports = {str(path): audit(path) for path in targets}
     if len(reports) > 1:
         reports = correct_for_several(reports)
     out.parent.mkdir(parents=True, exist_ok=True)

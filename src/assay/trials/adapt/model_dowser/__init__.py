@@ -98,7 +98,7 @@ TRIAL = Trial(
             ),
             score=tuning.score,
             n_cases={"quick": 12, "standard": 12, "full": 48},
-            params={**masks.PARAMS, "target": 0.5, "steps": 48},
+            params={**masks.PARAMS, "target": 0.5, "steps": 240},
         ),
         Trial(
             slug="model-dowser",

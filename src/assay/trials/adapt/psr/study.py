@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 #: Raised when what is kept, or how it is made, changes.
 _LAYOUT = 1
 
-#: Strengths that are tried, to find where the attribute is as strong as under the prompt.
+#: Strengths that are tried, to find where the attribute is as strong as under the prompt: at one layer, and at all.
 STRENGTHS = (0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
+STRENGTHS_EVERYWHERE = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 
 TEMPERATURE = 0.7
 
@@ -36,7 +37,7 @@ class Setting(NamedTuple):
     """What the study depends on."""
 
     model: str
-    layer: int
+    layers: int | str
     n_tokens: int
     n_train: int
     n_dev: int
@@ -120,49 +121,20 @@ def training_pairs(setting: Setting, name: str) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=16)
 def fitted(setting: Setting, name: str, method: str) -> Steering:
-    """A way of steering at one layer, fitted to the training pairs; all four are made at a time and kept as folders."""
-    from assay.adapt.psr import load
+    """A way of steering, fitted to the training pairs and kept as a folder."""
+    from assay.adapt import psr
 
     model, tokenizer, mark = language_model(setting.model)
-    said = [mark, setting.layer, [[pair["question"], pair["response"]] for pair in training_pairs(setting, name)]]
-    place = folder() / f"fit-{_digest(said)}"
-    if not (place / "projection" / "steering.json").is_file():  # the last that is written
-        _fit_all(setting, name, place)
-    return load(place / method, model, tokenizer)
-
-
-def _fit_all(setting: Setting, name: str, place: Path) -> None:
-    """What their `fit` does with downstream=False, from one recording of the states."""
-    from assay.adapt import psr
-    from assay.adapt.psr.activations import record, states_behind
-    from assay.adapt.psr.baselines import projection
-    from assay.adapt.psr.training import fit_arrays, mean_shift
-
-    model, tokenizer, _ = language_model(setting.model)
     pairs = training_pairs(setting, name)
-    made = {kind.kind: kind(model, tokenizer, layers=setting.layer)
-            for kind in (psr.PSR, psr.ConstantSteering, psr.DiffInMeans, psr.ProjectionSteering)}  # fmt: skip
-    blocks, examples = made["psr"].blocks, made["psr"].examples(pairs)
-    data = record(blocks, examples, [setting.layer])[setting.layer]
-    plain = made["psr"].examples(
-        [{**pair, "response": pair["plain_response"]} for pair in pairs if pair["plain_response"]]
-    )
-    usual = states_behind(blocks, plain, [setting.layer])[setting.layer]
-    is_answer = [
-        place >= len(one.base_span) - len(one.response) for one in plain for place in range(len(one.base_span))
-    ]
-    (w, b, z), _ = fit_arrays(data)
-    unit, level = projection(data)
-    values = {
-        "psr": {"weights": w[None], "biases": b[None], "directions": z[None]},
-        "constant": {"directions": mean_shift(data)[None]},
-        "difference-in-means": {"directions": (data.target[data.is_answer].mean(0) - usual[is_answer].mean(0))[None]},
-        "projection": {"directions": unit[None], "biases": level[None]},
-    }
-    place.mkdir(parents=True, exist_ok=True)
-    for method, state in values.items():
-        made[method].load_state_dict(state)
-        psr.save(made[method], place / method)
+    said = [mark, setting.layers, [[pair["question"], pair["response"]] for pair in pairs]]
+    place = folder() / f"fit-{_digest(said)}" / method
+    if not (place / "steering.json").is_file():
+        kinds = (psr.PSR, psr.ConstantSteering, psr.DiffInMeans, psr.ProjectionSteering)
+        (kind,) = (each for each in kinds if each.kind == method)
+        # Through the model is the paper's way, and hours on a CPU; layer after layer on stored activations is minutes.
+        options: dict[str, Any] = {"downstream": False} if method in ("psr", "constant") else {}
+        psr.save(kind(model, tokenizer, layers=setting.layers).fit(pairs, **options), place)
+    return psr.load(place, model, tokenizer)
 
 
 def mean_score(setting: Setting, name: str, answers: list[str]) -> float:
@@ -178,16 +150,17 @@ def strength(setting: Setting, name: str, method: str) -> float:
     """
     _, _, mark = language_model(setting.model)
     questions = development(setting)
+    alphas = STRENGTHS_EVERYWHERE if setting.layers == "all" else STRENGTHS
 
     def find() -> float:
         # Eight questions say little about the prompt; its answers to the training questions are there already.
         shown = pairs_of(setting, name, setting.questions[: setting.n_train]) + pairs_of(setting, name, questions)
         target = mean_score(setting, name, [pair["response"] for pair in shown])
-        tried = kept("sweep", [mark, setting, method, name, ENOUGH, STRENGTHS], sweep)
-        return min(STRENGTHS, key=lambda alpha: (abs(tried[str(alpha)] - target), alpha))
+        tried = kept("sweep", [mark, setting, method, name, ENOUGH, alphas], sweep)
+        return min(alphas, key=lambda alpha: (abs(tried[str(alpha)] - target), alpha))
 
     def sweep() -> dict[str, float]:
-        answers = swept(setting, name, method, STRENGTHS, questions)
+        answers = swept(setting, name, method, alphas, questions)
         return {str(alpha): mean_score(setting, name, said) for alpha, said in answers.items()}
 
     return find()

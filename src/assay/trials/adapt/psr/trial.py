@@ -1,8 +1,8 @@
 """psr beside the steering prompt, difference-in-means, one constant vector and projection matching.
 
 Does it mimic what the prompt does to the states of held-out answers more closely (SmolLM2-135M as a pirate and as a
-butler, one layer)? Is it more fluent where the attribute is as strong as the prompt makes it (`answers`)? Does it find
-a known intervention on the states of a random model again (`oracle`)?
+butler, one layer; all layers: `all-layers`)? Is it more fluent where the attribute is as strong as the prompt makes it
+(`answers`, `all-answers`)? Does it find a known intervention on the states of a random model again (`oracle`)?
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ class Told(NamedTuple):
     answers: dict[str, str]
 
 
-def load_study(is_generated: bool, path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
+def load_study(
+    is_generated: bool, is_everywhere: bool, path: str | None, scale: Scale, params: Mapping[str, Parameter]
+) -> Data:
     """Answer, fit, choose strengths and answer again; minutes once, with progress, then kept."""
     need("torch", extra="lm", purpose="the trial of psr")
     model, _, _ = study.language_model(str(params["model"]))
-    made = Study(*_setting(path, scale, params, model))
+    made = Study(*_setting(is_everywhere, path, scale, params, model))
     for name, _ in made.setting.attributes:
         for method in METHODS:
             if method == "prompt":
@@ -70,16 +72,19 @@ def load_study(is_generated: bool, path: str | None, scale: Scale, params: Mappi
                 study.pairs_of(made.setting, name, block)
     said = "SmolLM2-135M-Instruct" if params["model"] == "demo" else str(params["model"])
     names = " and ".join(name for name, _ in made.setting.attributes)
-    title = f"{said} as {names}, layer {made.setting.layer}, {made.setting.n_train} training questions"
+    where = "all layers" if is_everywhere else f"layer {made.setting.layers}"
+    title = f"{said} as {names}, {where}, {made.setting.n_train} training questions"
     return Data(title, len(made.held_out), made, path=path)
 
 
 def _setting(
-    path: str | None, scale: Scale, params: Mapping[str, Parameter], model: Any
+    is_everywhere: bool, path: str | None, scale: Scale, params: Mapping[str, Parameter], model: Any
 ) -> tuple[study.Setting, tuple[str, ...]]:
     from assay.adapt.psr.hooks import Blocks, check_layers
 
-    (layer,) = check_layers(int(params["layer"]) or "middle", len(Blocks(model)))
+    layers: int | str = "all"
+    if not is_everywhere:
+        (layers,) = check_layers(int(params["layer"]) or "middle", len(Blocks(model)))
     n_tokens = int(params["tokens"])
     if n_tokens < 1:
         raise InputError(f"tokens={n_tokens}: expected 1 or more")
@@ -98,7 +103,7 @@ def _setting(
         if not words:
             raise InputError("-p instruction=… needs -p words=…, the words that show the attribute, with commas")
         attributes = (("attribute", Attribute(str(params["instruction"]), words)),)
-    setting = study.Setting(str(params["model"]), layer, n_tokens, n_train, n_dev, questions, attributes)
+    setting = study.Setting(str(params["model"]), layers, n_tokens, n_train, n_dev, questions, attributes)
     first = n_train + n_dev
     return setting, questions[first : first + n_held_out]
 
@@ -185,9 +190,10 @@ def heard(made: Study, n: int, seed: int) -> Iterator[Case]:
 
 
 def mimic(method: str, given: Heard, seed: int) -> float:
-    """Relative error of the states at the steered layer, over the tokens of the answer."""
+    """Relative error of the states over the tokens of the answer, mean over the steered layers."""
     steering = study.fitted(given.setting, given.attribute, method)
-    return steering.relative_rmse([given.pair], through=given.setting.layer)[given.setting.layer]
+    errors = steering.relative_rmse([given.pair], through=steering.layers[-1])
+    return float(np.nanmean(list(errors.values())))
 
 
 def distance(case: Case, found: float) -> dict[str, float]:
@@ -316,32 +322,35 @@ def arms(run: Any, methods: tuple[str, ...]) -> tuple[Arm, ...]:
 STUDY: dict[str, Any] = {
     "slug": "psr",
     "n_cases": {scale: 2 * n for scale, n in HELD_OUT.items()},
-    "params": {"model": "demo", "layer": 0, "tokens": 32, "instruction": "", "words": ""},
+}
+ASKED: dict[str, Any] = {"model": "demo", "tokens": 32, "instruction": "", "words": ""}
+MIMICRY: dict[str, Any] = {
+    "claim": Claim("mimics the prompt's effect on held-out answers more closely", metric="relative_rmse"),
+    "cases": heard,
+    "arms": arms(mimic, ("psr", "difference-in-means", "constant", "projection")),
+    "metrics": (RMSE,),
+    "score": distance,
+}
+ANSWERS: dict[str, Any] = {
+    "claim": Claim("is more fluent where the attribute is as strong as the prompt makes it", metric="perplexity"),
+    "cases": cases,
+    "arms": arms(answer, METHODS),
+    "metrics": (
+        Metric("perplexity", better="lower", scale="log", help="of the answer, by the unsteered model"),
+        Metric("attribute", better="higher", help="different words of the attribute's list; two make 1"),
+        Metric("different_words", better="higher", help="share of the answer's words that differ"),
+    ),
+    "score": strength_and_fluency,
 }
 
 TRIAL = Trial(
-    claim=Claim("mimics the prompt's effect on held-out answers more closely", metric="relative_rmse"),
-    load=partial(load_study, False),
-    cases=heard,
-    arms=arms(mimic, ("psr", "difference-in-means", "constant", "projection")),
-    metrics=(RMSE,),
-    score=distance,
+    load=partial(load_study, False, False),
+    params={**ASKED, "layer": 0},
     pictures=strips,
     also=(
-        Trial(
-            part="answers",
-            claim=Claim("is more fluent where the attribute is as strong as the prompt makes it", metric="perplexity"),
-            load=partial(load_study, True),
-            cases=cases,
-            arms=arms(answer, METHODS),
-            metrics=(
-                Metric("perplexity", better="lower", scale="log", help="of the answer, by the unsteered model"),
-                Metric("attribute", better="higher", help="different words of the attribute's list; two make 1"),
-                Metric("different_words", better="higher", help="share of the answer's words that differ"),
-            ),
-            score=strength_and_fluency,
-            **STUDY,
-        ),
+        Trial(part="answers", load=partial(load_study, True, False), params={**ASKED, "layer": 0}, **ANSWERS, **STUDY),
+        Trial(part="all-layers", load=partial(load_study, False, True), params=ASKED, **MIMICRY, **STUDY),
+        Trial(part="all-answers", load=partial(load_study, True, True), params=ASKED, **ANSWERS, **STUDY),
         Trial(
             slug="psr",
             part="oracle",
@@ -356,5 +365,6 @@ TRIAL = Trial(
             takes_data=False,
         ),
     ),
+    **MIMICRY,
     **STUDY,
 )

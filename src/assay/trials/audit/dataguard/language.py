@@ -33,7 +33,7 @@ FRACTIONS = (0.0, 0.25, 0.5, 1.0)
 WORDS = 20
 #: Cases, and members in each; as many others are auxiliary data, and as many fill the targets up.
 N_BLOCKS = {"small": 8, "smollm2": 6}
-N_MEMBERS = {"small": 55, "smollm2": 52}
+N_MEMBERS = {"small": 48, "smollm2": 52}
 #: Steps, passages a step (drawn by chance: each passage about ten times, and three times) and learning rate of tuning.
 TUNING = {"small": (140, 32, 1e-3), "smollm2": (118, 8, 1e-4)}
 N_AUGMENT = {"small": 2, "smollm2": 1}
