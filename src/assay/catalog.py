@@ -428,8 +428,8 @@ METHODS: tuple[Method, ...] = (
         not_when="the prompt costs you nothing, works by facts that the model reads from it, or one layer is all you "
                  "may touch.",
         measured="at all layers of SmolLM2 it mimics a persona's prompt with relative error 0.77, constant vectors "
-                 "0.89; as strong as the prompt, its answers have 0.61 times their perplexity and 1.27 times the prompt's "
-                 "(assay try psr --scale standard); at one layer no gain (0.951, 0.952).",
+                 "0.89; as strong as the prompt, its answers have 0.61 times their perplexity and 1.27 times the "
+                 "prompt's (assay try psr --scale standard); at one layer no gain (0.951, 0.952).",
     ),
     Method(
         "reflector", "Reflector", "adapt",
@@ -612,8 +612,8 @@ METHODS: tuple[Method, ...] = (
         use_when="you have mostly normal logs of several systems and want one model that says which lines offend.",
         not_when="one regular system (a next-event model is cheaper), normal traffic that drifts over months, or you "
                  "only look for unseen messages.",
-        measured="AUROC 0.914 beside 0.949 of an LSTM per system on simulated systems, 0.723 beside 0.677 of Deep SVDD "
-                 "on six real logs with faults put in (assay try mpfm; both unclear).",
+        measured="AUROC 0.914 beside 0.949 of an LSTM per system on simulated systems (assay try mpfm), 0.724 beside 0.684 "
+                 "on ten real logs with faults put in (--scale standard; both unclear).",
     ),
     # ------------------------------------------------------------------ generate: model a distribution
     Method(

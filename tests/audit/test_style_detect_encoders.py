@@ -143,6 +143,11 @@ def test_an_unknown_kind_of_encoder_is_refused():
         load_style_encoder("x", kind="tfidf")
 
 
+def test_a_folder_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match=r"^absent is neither a folder nor a model in the local Hugging Face cache$"):
+        load_style_encoder("absent")
+
+
 def test_a_folder_that_is_no_model_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"cannot be loaded as an encoder: "):
         load_style_encoder(tmp_path)

@@ -96,6 +96,12 @@ def test_scores_under_every_support_are_written(tmp_path):
         assert file["twice"].shape == (2, 120)
 
 
+def test_a_plot_reaches_from_chance_to_the_best():
+    low, high = evaluated(table()).plot().axes[0].get_ylim()
+    assert low < 0.5
+    assert 1 < high < 1.02
+
+
 def test_a_plot_has_an_axis_for_every_attack():
     axes = evaluated(table()).plot().axes
     assert [ax.get_title() for ax in axes] == ["none", "paraphrase"]

@@ -31,6 +31,12 @@ def tables(tmp_path):
     table(120, 1).to_parquet(tmp_path / "aux.parquet")
 
 
+def test_the_help_opens_with_an_example(assay):
+    assert "Example: `assay use dataguard probs target.csv aux.csv" in " ".join(
+        assay("use", "dataguard", "--help").stdout.split()
+    )
+
+
 def test_tables_of_answers_become_a_page_and_its_figures(assay, tmp_path, tables):
     done = assay(
         "use", "dataguard", "probs", "target.csv", "aux.parquet", SURE, "--inputs", "x_", "-o", "reports/audit.html"
@@ -113,8 +119,8 @@ def test_texts_are_audited_with_a_folder_of_a_language_model(assay, tmp_path, mo
 BAD = {
     "nobody is certain": (
         ["probs", "target.csv", "aux.parquet"],
-        "error: say aux_is_nontraining=True if you are certain that the model never saw the auxiliary data, in "
-        "training or in choosing its settings; an audit rests on that\n",
+        "error: give --aux-is-nontraining if you are certain that the model never saw the auxiliary data (the last "
+        "file), in training or in choosing its settings; an audit rests on that\n",
     ),
     "one file": (
         ["probs", "target.csv", SURE],
@@ -156,6 +162,48 @@ def test_an_npz_with_pickles_inside_is_not_opened(assay, tmp_path, tables):
     assert done.stderr.startswith("error: evil.npz is no readable .npz file: ")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["probs", "some.npz", "aux.parquet"], "some.npz is no .npz file, whatever its name says; write one with"),
+        (["model", "some.pt2", "target.csv", "aux.parquet"], "some.pt2 is no program that torch.export.save wrote: it"),
+    ],
+    ids=["npz", "pt2"],
+)
+def test_a_file_that_is_none_of_its_name_is_one_sentence(assay, tmp_path, tables, arguments, message):
+    (tmp_path / arguments[1]).write_bytes(b"\x7fELF\x02\x01\xff")
+    done = assay("use", "dataguard", *arguments, SURE)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_model_that_does_not_take_the_samples_says_so(assay, tmp_path):
+    skops = pytest.importorskip("skops.io")
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    skops.dump(LogisticRegression().fit(rng.normal(size=(20, 3)), [0, 1] * 10), tmp_path / "model.skops")
+    for name in ("target", "aux"):
+        np.savez(tmp_path / f"{name}.npz", X=rng.normal(size=(60, 4)), y=np.arange(60) % 2)
+    done = assay("use", "dataguard", "model", "model.skops", "target.npz", "aux.npz", SURE)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: model.skops fails on samples of shape (60, 4): X has 4 features, but")
+
+
+def test_a_saved_network_of_scikit_learn_is_opened(assay, tmp_path):
+    skops = pytest.importorskip("skops.io")
+    from sklearn.neural_network import MLPClassifier
+
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 4)), np.arange(200) % 2
+    skops.dump(MLPClassifier((4,), max_iter=2000, random_state=0).fit(X[:60], y[:60]), tmp_path / "model.skops")
+    for name, part in (("target", slice(60, 120)), ("aux", slice(120, 180))):
+        np.savez(tmp_path / f"{name}.npz", X=X[part], y=y[part])
+    done = assay("use", "dataguard", "model", "model.skops", "target.npz", "aux.npz", SURE)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_label_without_a_column_is_named_with_its_row(assay, tmp_path, tables):
     frame = table(60, 3)
     frame.loc[4, "label"] = "dog"
@@ -163,5 +211,5 @@ def test_a_label_without_a_column_is_named_with_its_row(assay, tmp_path, tables)
     done = assay("use", "dataguard", "probs", "dog.csv", "aux.parquet", SURE)
     assert done.returncode == 2
     assert (
-        done.stderr == "error: dog.csv, column 'label', row 4: 'dog' is no class of the model; it has ant, bee, cow\n"
+        done.stderr == "error: dog.csv, column 'label', row 5: 'dog' is no class of the model; it has ant, bee, cow\n"
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from assay._core.errors import InputError
+from assay._core.tables import read_table
 
 FIT = ["--size", "8", "--width", "16", "--epochs", "2,2"]
 
@@ -49,6 +50,12 @@ def test_every_window_of_a_log_gets_a_row(run, model, tmp_path):
     assert set(scores) == {"system", "first_line", "last_line", "time", "score", "p_value", "alarm"}
 
 
+def test_times_of_a_log_without_years_have_none(run, model, tmp_path):
+    (tmp_path / "web.log").write_text("\n".join(log(16)), encoding="utf-8")
+    run("score", "web.log", "-m", model, "-o", "scores.csv")
+    assert read_table(tmp_path / "scores.csv")["time"].tolist() == ["06-14T00:00:00", "06-14T00:08:00"]
+
+
 def test_every_line_gets_the_highest_score_of_its_windows(run, model, tmp_path):
     (tmp_path / "web.log").write_text("\n".join(log(80, seed=1)), encoding="utf-8")
     run("score", "web.log", "-m", model, "-o", "lines.csv", "--per", "line", "--step", "4")
@@ -76,6 +83,7 @@ def test_an_alarm_comes_with_the_offending_line_and_why(run, model, tmp_path):
     lines[42:47] = ["Jun 14 00:42:00 host web[7]: kernel panic, not syncing"] * 5
     (tmp_path / "web.log").write_text("\n".join(lines), encoding="utf-8")
     done = run("score", "web.log", "-m", model, "--top", "1", "--plot", "why.png")
+    assert done.stdout.endswith("\nWritten: why.png\n")
     assert "kernel panic" in done.stdout
     assert "nearest private prototype" in done.stdout
     assert "flow path" in done.stdout
@@ -101,10 +109,19 @@ def test_bytes_that_are_no_text_are_replaced_and_counted(run, model, tmp_path):
         (["score", "-"], "stdin has no name; write NAME=- with the name of its system"),
         (["score", "web=-", "--per", "word"], "--per 'word': expected window or line"),
         (["fit", "a=x.log", "a=y.log"], "two logs have the name 'a'; name them: NAME=PATH"),
+        (["fit", "web=-", "--width", "12"], "--width 12: expected a multiple of 8"),
+        (["fit", "web=-", "--alarms", "2"], "--alarms 2.0: expected a share above 0 and at most 0.5, such as 0.01"),
+        (["fit", "web=-", "--epochs", "0,0"], "--epochs 0,0: expected 0 or more, and 1 or more"),
+        (
+            ["fit", "web=-", "--session", "blk_("],
+            "session_regex 'blk_(' is no regular expression: missing ), unterminated subpattern at position 4",
+        ),
+        (["fit", "bin=program"], "program: 3 of 3 lines are no text; give a log"),
         (["fit", "web=-", "--epochs", "many"], "--epochs takes two whole numbers, such as 10,20, not 'many'"),
     ],
 )
-def test_wrong_arguments_get_one_sentence(run, model, arguments, message):
+def test_wrong_arguments_get_one_sentence(run, model, tmp_path, arguments, message):
+    (tmp_path / "program").write_bytes(b"\x7fELF\0\xff\n\xd0\n\0")
     options = ["-m", model] if arguments[0] == "score" else []
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         run(*arguments, *options, stdin="\n".join(log(80)).encode())

@@ -134,6 +134,10 @@ REFUSED = [
     (("calibrate", "people.csv", *MADE), "target_fpr=0.01 needs at least 99 human texts or groups, there are 60"),
     (("report", "mixed.jsonl"), "threshold.json is no threshold as assay use style-detect calibrate writes it"),
     (("evaluate", "mixed.jsonl", "--detectors", "magic"), "--detectors: 'magic' is not one of style, tfidf"),
+    (
+        ("evaluate", "mixed.jsonl", "--label", "who", "--detectors", "log-rank"),
+        "mixed.jsonl has no column 'who' of labels (0 human, 1 machine); name it with --label",
+    ),
     (("evaluate", "mixed.jsonl", "--n-docs", "one"), "--n-docs takes whole numbers from 1 with commas between"),
     (("evaluate", "mixed.jsonl", "--plot", "a.doc"), "a.doc: a picture is written as one of .png, .svg, .pdf"),
     (("score", "mixed.jsonl", "--text", "body", *MADE), "'body'"),

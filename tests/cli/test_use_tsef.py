@@ -154,7 +154,7 @@ def test_a_table_with_a_row_a_series_will_do(run, folder):
             ["model.pt2", "one.csv"],
             "one.csv: 1 classes (yes), and the model has 2; name all in the order of its outputs",
         ),
-        (["model.pt2", "series.npz", "-o", "mine.py"], "mine.py is a file; give a folder for the report"),
+        (["model.pt2", "series.npz", "-o", "mine.py"], "mine.py is a file; give the name of a folder to write to"),
     ],
 )
 def test_what_is_wrong_gets_a_sentence(run, folder, arguments, message):

@@ -201,6 +201,11 @@ def test_comparisons_know_other_keys(world, net):
         compare_ivf(net, world[2], world[0][::-1])
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_wilsons_interval_reaches_a_share_at_its_bound_whatever_the_rounding(share):
+    assert all(low <= share <= high for low, high in (wilson(share, n) for n in range(1, 3000)))
+
+
 @pytest.mark.parametrize(("share", "n"), [(0.0, 10), (0.3, 50), (1.0, 500)])
 def test_wilsons_interval_solves_its_equation(share, n):
     """Its ends are the p with |share − p| = z sqrt(p (1 − p) / n)."""

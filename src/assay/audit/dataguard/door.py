@@ -50,8 +50,8 @@ def probability_array(values: Any, name: str, n: int | None = None, n_classes: i
     return np.asarray(array / array.sum(axis=1, keepdims=True))
 
 
-def class_numbers(labels: Any, classes: Sequence[Any], name: str, n: int) -> NDArray[np.int64]:
-    """Labels as places in `classes`.
+def class_numbers(labels: Any, classes: Sequence[Any], name: str, n: int, first: int = 0) -> NDArray[np.int64]:
+    """Labels as places in `classes`; messages count rows from `first`: arrays from 0, tables from 1.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def class_numbers(labels: Any, classes: Sequence[Any], name: str, n: int) -> NDA
     if (found < 0).any():
         row = int((found < 0).argmax())
         known = ", ".join(str(label) for label in list(place)[:10]) + (", …" if len(place) > 10 else "")
-        raise InputError(f"{name}, row {row}: {_plain(array[row])!r} is no class of the model; it has {known}")
+        raise InputError(f"{name}, row {row + first}: {_plain(array[row])!r} is no class of the model; it has {known}")
     return found
 
 

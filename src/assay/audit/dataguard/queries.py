@@ -48,17 +48,36 @@ def asked(model: Any, name: str = "the model") -> Asked:
         It is none of these.
     """
     if hasattr(model, "predict_proba"):
-        return Asked(model.predict_proba, tuple(model.classes_), hard=False)
+        return Asked(_explained(model.predict_proba, name), tuple(model.classes_), hard=False)
     if hasattr(model, "predict") and hasattr(model, "classes_"):
-        return Asked(model.predict, tuple(model.classes_), hard=True)
+        return Asked(_explained(model.predict, name), tuple(model.classes_), hard=True)
     if hasattr(model, "state_dict") and callable(model):
-        return Asked(lambda samples: _torch_probabilities(model, samples, name), None, hard=False)
+        answer = _explained(lambda samples: _torch_probabilities(model, samples, name), name)
+        return Asked(answer, None, hard=False)
     if callable(model):
         return Asked(lambda samples: np.asarray(model(samples)), None, hard=False)
     raise InputError(
         f"{name} is a {type(model).__name__}; expected a scikit-learn classifier, a torch module, or a function that "
         "returns probabilities"
     )
+
+
+def _explained(answer: Callable[[Any], NDArray[Any]], name: str) -> Callable[[Any], NDArray[Any]]:
+    """The same answers; where the model does not take the samples, that is said."""
+
+    def explained(samples: Any) -> NDArray[Any]:
+        try:
+            return answer(samples)
+        except InputError:
+            raise
+        except (ValueError, TypeError, RuntimeError, AssertionError, IndexError) as error:
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise InputError(
+                f"{name} fails on samples of shape {np.shape(samples)}: {why}; give the inputs that it was trained on, "
+                "and nothing else"
+            ) from error
+
+    return explained
 
 
 def _torch_probabilities(model: Any, X: Any, name: str) -> Array:  # noqa: N803

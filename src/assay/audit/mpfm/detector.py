@@ -429,8 +429,7 @@ class MPFMDetector(BaseEstimator):  # type: ignore[misc]  # scikit-learn is not 
         known = labels == 1
         if y is None and known.mean() > 0.05:
             warnings.warn(
-                f"{known.mean():.0%} of the training windows carry the label of an anomaly and were left out; "
-                "give y= to say otherwise",
+                f"{known.mean():.0%} of the training windows carry the label of an anomaly and were left out",
                 stacklevel=3,
             )
         names = given.names

@@ -201,6 +201,10 @@ class LogWindower(BaseEstimator):  # type: ignore[misc]  # scikit-learn is not t
             raise InputError(f"size={self.size}, step={self.step}: expected whole numbers from 1")
         if self.mode == "session" and not self.session_regex:
             raise InputError(r"mode='session' needs session_regex, such as r'blk_-?\d+'")
+        try:
+            re.compile(self.session_regex or "")
+        except re.error as error:
+            raise InputError(f"session_regex {self.session_regex!r} is no regular expression: {error}") from None
 
     def _template_ids(self, content: list[str], domain: str) -> tuple[NDArray[np.int64], list[str]]:
         drain = getattr(self, "parsers_", {}).get(domain)

@@ -216,6 +216,8 @@ def load_style_encoder(name: str | os.PathLike[str], kind: Literal["luar", "hf-m
         tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True)
         model = AutoModel.from_pretrained(place, dtype=torch.float32, local_files_only=True, use_safetensors=True)
     except (OSError, ValueError, KeyError) as error:
+        if not Path(place).is_dir():
+            raise InputError(f"{name} is neither a folder nor a model in the local Hugging Face cache") from None
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(f"{name} cannot be loaded as an encoder: {first}") from None
     return MeanEncoder(model, tokenizer, max_length=min(512, int(model.config.max_position_embeddings) - 2))

@@ -102,6 +102,8 @@ class Evaluation:
                 )
             ax.set_title(attack)
             ax.set_xlabel("documents a decision")
+        lowest = self.table["pauroc_low"].min()
+        axes[0, 0].set_ylim(0.49 if np.isnan(lowest) else min(0.5, lowest) - 0.01, 1.01)  # from chance to the best
         axes[0, 0].set_ylabel(f"pAUROC (false-positive rate up to {self.max_fpr:g})")
         axes[0, -1].legend(frameon=False, fontsize="small")
         return figure

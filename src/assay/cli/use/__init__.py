@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import typer
@@ -22,7 +23,14 @@ class UseGroup(TyperGroup):
         method = catalog.get(cmd_name)
         command = typer.main.get_command(method.load_use())
         command.name = method.slug
+        for each in (command, *getattr(command, "commands", {}).values()):
+            each.help = _paragraphs(each.help or "")
         return command
+
+
+def _paragraphs(text: str) -> str:
+    """A paragraph on one line: a terminal breaks it anew, whatever its width."""
+    return "\n\n".join(part.replace("\n", " ") for part in inspect.cleandoc(text).split("\n\n"))
 
 
 app = typer.Typer(

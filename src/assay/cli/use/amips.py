@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import save_picture
+from assay.cli.output import PICTURES, check_file, check_table, save_picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from assay.nn.amips import KeyNet, SupportNet
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
-
-PICTURES = (".png", ".svg", ".pdf")
 
 KEYS = Annotated[
     Path, typer.Argument(metavar="KEYS", help="Vectors to search, a row each: .npy (mapped, not read), .csv, .parquet.")
@@ -30,8 +28,8 @@ FRACTION = Annotated[
     float, typer.Option("--fraction", help="Parameters of the net, as a share of the numbers in the keys.")
 ]
 DEPTH = Annotated[int, typer.Option("--depth", help="Layers.")]
-STEPS = Annotated[int, typer.Option("--steps", help="Of training.")]
-COPIES = Annotated[int, typer.Option("--copies", help="Noisy copies of each query.")]
+STEPS = Annotated[int, typer.Option("--steps", min=1, help="Of training.")]
+COPIES = Annotated[int, typer.Option("--copies", min=0, help="Noisy copies of each query.")]
 NOISE = Annotated[float, typer.Option("--noise", help="Sd of a coordinate of a copy.")]
 LISTS = Annotated[int, typer.Option("--lists", help="Of the index; 0: the square root of the number of keys.")]
 SEED = Annotated[int, typer.Option("--seed", min=0, help="Of the split, the net and its training.")]
@@ -65,8 +63,7 @@ def fit(
 
     Example: `assay use amips fit keys.npy queries.npy -o model.safetensors`
     """
-    if out.suffix != ".safetensors":
-        raise InputError(f"--out {out}: the model is written as .safetensors; give a name that ends so")
+    check_file(out, (".safetensors",), "a model")
     model = _net(net, fraction, depth, steps, copies, noise, seed)
     vectors = _read(keys, queries)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -97,6 +94,7 @@ def search(
     from assay._core.tables import write_table
     from assay.nn.amips import MappedIndex, ivf_index
 
+    check_table(out)
     vectors = _read(keys, queries)
     with _short_warnings():
         loaded = _load(model, vectors[0])
@@ -151,8 +149,8 @@ def compare(
     from assay._core.tables import write_table
     from assay.nn.amips import compare_ivf
 
-    if plot is not None and plot.suffix.lower() not in PICTURES:
-        raise InputError(f"{plot}: a picture is written as one of {', '.join(PICTURES)}")
+    check_table(out)
+    check_file(plot, PICTURES, "a picture")
     nprobes = _probes(probes)
     vectors = _read(keys, queries)
     with _short_warnings():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import save_picture
+from assay.cli.output import check_folder, check_table, save_picture
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,6 +68,7 @@ def calibrate(
     """
     from assay.decode import arc_decode as method
 
+    check_folder(out)
     lm, tokenizer = _model(model)
     found = method.calibrate(
         lm,
@@ -120,6 +121,7 @@ def generate(
     from assay._core.tables import write_table
     from assay.decode import arc_decode as method
 
+    check_table(out)
     fitted = None if calibration is None else method.ArcCalibration.load(calibration)
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     usual = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -197,6 +199,7 @@ def audit(
     from assay._core.tables import write_table
     from assay.decode import arc_decode as method
 
+    check_folder(out)
     fitted = method.ArcCalibration.load(calibration)
     lm, tokenizer = _model(model)
     draft = _assistant(assistant, lm, tokenizer)

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from assay._core.errors import InputError
+from assay.cli.output import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from assay.audit.dataguard import AuditReport
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 PREFIX = "p_"
 REPORTS = (".html", ".json")
+
+#: What holds the state of a fitted MLPClassifier, plain numbers; skops knows its estimators, not these.
+TRUSTED = [f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")]
 
 
 class Test(StrEnum):
@@ -47,6 +51,17 @@ MemberLoss = Annotated[
     float | None, typer.Option("--member-loss", help="Expected loss of a trained sample, in nats: for the share used.")
 ]
 Name = Annotated[str, typer.Option("--name", help="Of the model, in the report.")]
+
+
+@app.callback()
+def dataguard() -> None:
+    """Find out whether a model was trained on your data, beside data that it certainly never saw.
+
+    Example: `assay use dataguard probs target.csv aux.csv --aux-is-nontraining --inputs x_ -o audit.html`
+
+    The last file is the auxiliary data: of the same source and time as yours, certainly not used. probs takes tables
+    of what the model answered; model asks a saved classifier itself, and texts a language model.
+    """
 
 
 @app.command()
@@ -88,7 +103,7 @@ def probs(
     """
     from assay.audit.dataguard import audit_probs
 
-    *targets, aux = _several(files, out)
+    *targets, aux = _several(files, out, aux_is_nontraining)
     columns = Columns(label, prefix, inputs, reference, group)
     other = _answers(aux, columns)
 
@@ -152,7 +167,7 @@ def model(
     """
     from assay.audit.dataguard import DataGuardAuditor
 
-    *targets, aux = _several(files, out)
+    *targets, aux = _several(files, out, aux_is_nontraining)
     suspect = _load_model(saved)
     auditor = DataGuardAuditor(
         alpha=alpha,
@@ -212,11 +227,9 @@ def texts(
     """
     from assay._core.tables import read_table
     from assay.audit.dataguard import audit_lm
-    from assay.audit.dataguard.door import check_nontraining
     from assay.models import load_lm
 
-    check_nontraining(aux_is_nontraining)
-    *targets, aux = _several(files, out)
+    *targets, aux = _several(files, out, aux_is_nontraining)
     asked: dict[str, Any] = {column: "text"} | ({group: "text"} if group else {})
     tables = {path: read_table(path, asked) for path in (*targets, aux)}
     suspect, tokenizer = load_lm(folder)
@@ -258,9 +271,13 @@ class Columns(NamedTuple):
     group: str | None
 
 
-def _several(files: list[Path], out: Path) -> list[Path]:
-    if out.suffix.lower() not in REPORTS:
-        raise InputError(f"{out}: a report is written as one of {', '.join(REPORTS)}")
+def _several(files: list[Path], out: Path, aux_is_nontraining: bool) -> list[Path]:
+    if not aux_is_nontraining:
+        raise InputError(
+            "give --aux-is-nontraining if you are certain that the model never saw the auxiliary data (the last file), "
+            "in training or in choosing its settings; an audit rests on that"
+        )
+    check_file(out, REPORTS, "a report")
     if len(files) < 2:
         raise InputError(f"{files[0]} is given alone; give the target data and then the auxiliary data")
     return files
@@ -274,6 +291,8 @@ def _arrays(path: Path, needed: tuple[str, ...], optional: tuple[str, ...]) -> d
 
     if not path.is_file():
         raise InputError(f"{path}: no such file")
+    if not zipfile.is_zipfile(path):  # numpy would take it for a pickle, and say how to load one
+        raise InputError(f"{path} is no .npz file, whatever its name says; write one with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in needed if name not in file.files]
@@ -312,7 +331,7 @@ def _answers(path: Path, columns: Columns) -> dict[str, Any]:
     order = np.argsort(classes)
     classes = [classes[i] for i in order]
     labels = class_numbers(
-        frame[columns.label].to_numpy(dtype=object), classes, f"{path}, column {columns.label!r}", len(frame)
+        frame[columns.label].to_numpy(dtype=object), classes, f"{path}, column {columns.label!r}", len(frame), first=1
     )
     reference = None
     if columns.reference:
@@ -353,12 +372,16 @@ def _samples(path: Path, label: str, group: str | None) -> tuple[Any, Any, Any]:
 
 
 def _load_model(path: Path) -> Any:
+    import zipfile
+
     from assay._core.extras import need
 
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     if path.suffix == ".pt2":
         torch = need("torch", extra="lm", purpose="asking a torch model")
+        if not zipfile.is_zipfile(path):  # torch would print a traceback before it raises
+            raise InputError(f"{path} is no program that torch.export.save wrote: it is no archive")
         try:
             return torch.export.load(str(path)).module()
         except Exception as error:  # it raises whatever a broken archive makes it raise
@@ -367,7 +390,7 @@ def _load_model(path: Path) -> Any:
     if path.suffix == ".skops":
         skops = need("skops.io", extra="audit", purpose="asking a saved scikit-learn model")
         try:
-            return skops.load(path, trusted=[])
+            return skops.load(path, trusted=TRUSTED)
         except Exception as error:  # likewise
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise InputError(f"{path} cannot be opened safely as a scikit-learn model: {first}") from None

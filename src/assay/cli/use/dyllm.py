@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import save_picture
+from assay.cli.output import PICTURES, check_file, check_folder, check_table, save_picture
 
 if TYPE_CHECKING:
     from assay.decode.dyllm import DyLLMGenerator
@@ -120,6 +120,8 @@ def generate(
 
     Example: `assay use dyllm generate MODEL_DIR --prompt "The capital of France is" --new-tokens 64`
     """
+    check_table(out, steps_table)
+    check_file(plot, PICTURES, "a picture")
     texts = _texts(prompt, prompts, column)
     if len(texts) > 1 and (steps_table is not None or plot is not None):
         raise InputError(f"--steps-table and --plot show one prompt, and there are {len(texts)}; use --prompt")
@@ -203,6 +205,7 @@ def compare(
 
     Example: `assay use dyllm compare MODEL_DIR --prompts prompts.jsonl -n 8 -o out/`
     """
+    check_folder(out)
     texts = _texts(None, prompts, column)[:n]
     generator, tokenizer = _generator(
         model, tau, full_steps, block, refresh_every, mask_token, dtype, device, trust_remote_code
@@ -251,8 +254,10 @@ def _generator(
     trust_remote_code: bool,
 ) -> tuple[DyLLMGenerator, Any]:
     from assay.decode.dyllm import DyLLMGenerator, load_masked_lm
+    from assay.models.packages import without_progress_bars
 
-    loaded, tokenizer = load_masked_lm(model, dtype=dtype, trust_remote_code=trust_remote_code)
+    with without_progress_bars():
+        loaded, tokenizer = load_masked_lm(model, dtype=dtype, trust_remote_code=trust_remote_code)
     if tokenizer is None:
         raise InputError(f"{model} has no tokenizer; save it into the folder with save_pretrained")
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import save_picture
+from assay.cli.output import PICTURES, check_file, check_folder, check_table, save_picture
 
 if TYPE_CHECKING:
     from assay.adapt.lora_memory import LoRAMemory
@@ -30,8 +30,6 @@ Example, from a small phone book to what the demo model knows of it (about two m
 `assay use lora-memory audit memory book.csv -o audit.csv --plot audit.png`
 """,
 )
-
-PICTURES = (".png", ".svg", ".pdf")
 
 #: People who do not exist: what the help's example writes.
 BOOK = """name,phone number
@@ -140,6 +138,7 @@ def write(
 
     if passes < 1 or per_module < 1:
         raise InputError(f"--passes is {passes} and --facts-per-module {per_module}; expected 1 or more of each")
+    check_folder(out)
     records: list[Any] = [*read_documents(facts)] if facts.is_dir() else [*_facts(facts, question, answer, key)]
     network, tokenizer = _load(model)
     _make_folder(out)
@@ -187,6 +186,7 @@ def read(
 
     if (question is None) == (questions is None):
         raise InputError("give one question, or a table of them with --questions")
+    check_table(out)
     asked = [question] if question is not None else list(read_table(str(questions), {"question": "text"})["question"])
     held = _open(memory, model, router, top_k, merge)
     text = None if context is None else context.read_text(encoding="utf-8")
@@ -236,7 +236,8 @@ def audit_memory(
     from assay._core.tables import write_table
     from assay.adapt.lora_memory import audit, compare
 
-    _check_picture(plot)
+    check_table(out)
+    check_file(plot, PICTURES, "a picture")
     if not 0 < confidence < 1:
         raise InputError(f"--confidence is {confidence}; expected a share between 0 and 1, such as 0.95")
     records = _facts(facts, question, answer, key)
@@ -280,7 +281,8 @@ def capacity(
     from assay._core.tables import write_table
     from assay.adapt.lora_memory import WriteConfig, capacity_sweep
 
-    _check_picture(plot)
+    check_table(out)
+    check_file(plot, PICTURES, "a picture")
     records = _facts(facts, question, answer, key)
     network, tokenizer = _load(model)
     config = WriteConfig(learning_rate=learning_rate, mask_question=True)
@@ -335,11 +337,6 @@ def _numbers(option: str, text: str) -> list[int]:
     if min(numbers) < 1:
         raise InputError(f"{option} has {min(numbers)}; expected 1 or more")
     return numbers
-
-
-def _check_picture(path: Path | None) -> None:
-    if path is not None and path.suffix.lower() not in PICTURES:
-        raise InputError(f"{path}: a picture is written as one of {', '.join(PICTURES)}")
 
 
 def _make_folder(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import save_picture
+from assay.cli.output import PICTURES, check_file, check_table, save_picture
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -155,6 +155,7 @@ def inspect(
         raise InputError("--token, --cell and --clusters are three questions; ask one at a time")
     if top < 1:
         raise InputError(f"--top {top}: expected 1 or more")
+    check_table(table)
     memory = TokenMemory(*_model(model))
     if token is not None:
         number = memory.token_id(_token(token))
@@ -198,8 +199,8 @@ def probe(
     from assay._core.tables import write_table
     from assay.nn.memoryllm import probe_alpha, probe_layers
 
-    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InputError(f"{plot}: a picture is written as one of .png, .svg, .pdf")
+    check_table(table)
+    check_file(plot, PICTURES, "a picture")
     if what not in ("layers", "alpha"):
         raise InputError(f"--what {what}: expected layers or alpha")
     loaded, tokenizer = _model(model)

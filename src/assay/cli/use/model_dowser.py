@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from assay._core.errors import InputError
+from assay.cli.output import check_file, check_table
 
 app = typer.Typer(
     add_completion=False,
@@ -69,6 +70,8 @@ def score(
     from assay._core.tables import write_table
     from assay.adapt.model_dowser import build_mask, importance
 
+    check_file(out)
+    check_table(table)
     given = None if text is None else _lines(text)
     model, tokenizer = _model(source)
     scores = importance(model, given, tokenizer, probes, draws, modules, layers, seed=seed, length=length, verbose=True)
@@ -119,6 +122,7 @@ def train(
 
     if learning_rate <= 0:
         raise InputError(f"--learning-rate {learning_rate:g}: expected a number above 0")
+    check_file(out)
     chosen = Mask.load(mask)
     pairs = _pairs(lessons, prompt, answer)
     model, tokenizer = _model(source)

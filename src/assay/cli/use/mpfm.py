@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import save_picture
+from assay.cli.output import PICTURES, check_file, check_folder, check_table, save_picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +62,11 @@ def fit(
     from assay._core.files import write_text
     from assay.audit.mpfm import LogWindower, LogWindows, MPFMDetector
 
+    check_folder(out)
+    if width < 8 or width % 8:
+        raise InputError(f"--width {width}: expected a multiple of 8")
+    if not 0 < alarms <= 0.5:
+        raise InputError(f"--alarms {alarms}: expected a share above 0 and at most 0.5, such as 0.01")
     named = [_named(text) for text in logs]
     names = [name for name, _ in named]
     if len(set(names)) < len(names):
@@ -77,7 +82,7 @@ def fit(
     with _spoken_warnings():
         parts = [windower.fit_transform(_read(path), name) for name, path in named]
         windows = LogWindows.concat(parts)
-        typer.echo(f"learning from {len(windows)} windows of {len(parts)} systems …", err=True)
+        typer.echo(f"learning from {len(windows)} windows of {len(parts)} system{'s' * (len(parts) > 1)} …", err=True)
         detector = MPFMDetector(d=width, contamination=alarms, epochs=_epochs(epochs), random_state=seed).fit(windows)
     detector.save(out)
     write_text(out / WINDOWER, json.dumps(windower.to_dict(), ensure_ascii=False))
@@ -98,13 +103,15 @@ def score(
         Path | None, typer.Option("--out", "-o", help="Scores as a table, one row a window or line.")
     ] = None,
     per: Annotated[str, typer.Option("--per", help="window or line.")] = "window",
-    step: Annotated[int | None, typer.Option("--step", help="Lines to the next window; default: the size.")] = None,
-    top: Annotated[int, typer.Option("--top", help="Explain so many of the worst alarms of each log.")] = 3,
+    step: Annotated[
+        int | None, typer.Option("--step", min=1, help="Lines to the next window; default: the size.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", min=0, help="Explain so many of the worst alarms of each log.")] = 3,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object for every window (or line) on stdout, as it is judged.")
     ] = False,
     chunk: Annotated[
-        int, typer.Option("--chunk", help="Lines that are judged at a time; a stream needs few.")
+        int, typer.Option("--chunk", min=1, help="Lines that are judged at a time; a stream needs few.")
     ] = 20_000,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the lines of the worst alarm.")] = None,
 ) -> None:
@@ -122,6 +129,8 @@ def score(
 
     if per not in ("window", "line"):
         raise InputError(f"--per {per!r}: expected window or line")
+    check_table(out)
+    check_file(plot, PICTURES, "a picture")
     detector = MPFMDetector.load(model)
     if not (model / WINDOWER).is_file():
         raise InputError(f"{model / WINDOWER} is missing; fit the model with `assay use mpfm fit`")
@@ -129,6 +138,7 @@ def score(
     encoder = None if state["encoder"] == "hashed trigrams" else _demo_encoder()
     windower = LogWindower.from_dict(state, encoder)
     tables: list[pd.DataFrame] = []
+    written: list[Path] = []
     with _spoken_warnings():
         for name, path in map(_named, logs):
             judged = _Judged(name, top)
@@ -152,9 +162,14 @@ def score(
                 typer.echo("\n" + explanation.summary(), err=as_json)
             if plot is not None and worst:
                 save_picture(worst[0].plot(), plot)
+                written = [plot]
+    if plot is not None and not written:
+        typer.echo(f"no alarm was explained: {plot} is not drawn", err=True)
     if out is not None:
         write_table(pd.concat(tables, ignore_index=True), out)
-        typer.echo(f"\nWritten: {out}", err=as_json)
+        written = [out, *written]
+    if written:
+        typer.echo(f"\nWritten: {', '.join(map(str, written))}", err=as_json)
 
 
 class _Judged:
@@ -219,7 +234,9 @@ class _Judged:
 def _times(times: Any) -> Any:
     import pandas as pd
 
-    return pd.Series(times).dt.strftime("%Y-%m-%dT%H:%M:%S").fillna("")
+    stamps = pd.Series(times).dt
+    whole, without_year = (stamps.strftime(form).fillna("") for form in ("%Y-%m-%dT%H:%M:%S", "%m-%dT%H:%M:%S"))
+    return whole.where(~(stamps.year < 1970), without_year)  # a log that has no years is counted from 1900
 
 
 def _take_in(detector: MPFMDetector, windower: LogWindower, lines: Iterator[str], name: str) -> Iterator[str]:
@@ -272,7 +289,12 @@ def _lines(path: str) -> Iterator[str]:
 
 
 def _read(path: str) -> list[str]:
-    return list(_lines(path))
+    """All lines of a log; what is mostly no text is refused, a few broken lines are not."""
+    lines = list(_lines(path))
+    n_broken = sum("\ufffd" in line or "\0" in line for line in lines)
+    if n_broken > len(lines) / 2:
+        raise InputError(f"{path}: {n_broken} of {len(lines)} lines are no text; give a log")
+    return lines
 
 
 def _layouts(given: list[str], names: list[str]) -> str | dict[str, str]:
@@ -291,6 +313,8 @@ def _epochs(text: str) -> tuple[int, int]:
         first, second = map(int, text.split(","))
     except ValueError:
         raise InputError(f"--epochs takes two whole numbers, such as 10,20, not {text!r}") from None
+    if first < 0 or second < 1:
+        raise InputError(f"--epochs {text}: expected 0 or more, and 1 or more")
     return first, second
 
 

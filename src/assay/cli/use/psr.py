@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import save_picture
+from assay.cli.output import PICTURES, check_file, check_folder, check_table, save_picture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,6 @@ Seed = Annotated[int, typer.Option("--seed")]
 QuestionColumn = Annotated[str, typer.Option("--question", help="Column with the questions.")]
 
 METHODS = ("psr", "constant", "difference-in-means", "projection")
-PICTURES = (".html", ".png", ".svg", ".pdf")
 
 
 @app.command()
@@ -80,8 +79,8 @@ def train(
         raise InputError(f"--method {method}: expected one of {', '.join(METHODS)}")
     if objective not in ("local", "mse", "ll"):
         raise InputError(f"--objective {objective}: expected local, mse or ll")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; give the name of a folder to write to")
+    check_folder(out)
+    check_table(pairs_out)
     asked = _layers(layers)
     if instruction:
         questions = _questions(table, question)
@@ -142,6 +141,7 @@ def apply_steering(
     from assay.adapt import psr
     from assay.adapt.psr.judges import surprises
 
+    check_table(out)
     questions = _questions(table, question)
     loaded, tokenizer = _model(model)
     made = psr.load(steering, loaded, tokenizer)
@@ -183,8 +183,8 @@ def show(
     from assay.adapt import psr
     from assay.adapt.psr.strip import strip_page
 
-    if out is not None and out.suffix.lower() not in PICTURES:
-        raise InputError(f"{out}: a strip is written as one of {', '.join(PICTURES)}")
+    check_file(out, (".html", *PICTURES), "a strip")
+    check_table(table)
     loaded, tokenizer = _model(model)
     made = psr.load(steering, loaded, tokenizer)
     asked = _prompt(prompt, tokenizer)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
+from assay.cli.output import PICTURES, check_file, check_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-PICTURES = (".png", ".svg", ".pdf")
 SCHEMA = 1
 
 
@@ -110,6 +110,7 @@ def score(
     """
     from assay._core.tables import write_table
 
+    check_table(out)
     settings = Settings(detector, _path(support), _path(human), encoder, encoder_kind, model, text, n_support, seed)
     frame = _table(texts, text, account)
     with _told():
@@ -154,6 +155,7 @@ def calibrate(
     """
     from assay._core.files import write_text
 
+    check_file(out)
     settings = Settings(detector, _path(support), _path(human), encoder, encoder_kind, model, text, n_support, seed)
     if human is not None and human.is_file() and human_texts.is_file() and _digest(human) == _digest(human_texts):
         raise InputError(f"{human_texts} is also --human; calibrate on human texts that the detector has not seen")
@@ -196,8 +198,8 @@ def report(
     from assay.audit.style_detect import Threshold
     from assay.cli.output import save_picture
 
-    if plot is not None and plot.suffix.lower() not in PICTURES:
-        raise InputError(f"{plot}: a picture is written as one of {', '.join(PICTURES)}")
+    check_table(out)
+    check_file(plot, PICTURES, "a picture")
     settings, given, digests = _read_threshold(threshold)
     for name, digest in digests.items():
         path = Path(str(getattr(settings, name)))
@@ -262,10 +264,9 @@ def evaluate(
     from assay._core.tables import write_table
     from assay.audit.style_detect import evaluate_detectors
 
-    if plot is not None and plot.suffix.lower() not in PICTURES:
-        raise InputError(f"{plot}: a picture is written as one of {', '.join(PICTURES)}")
-    if matrix is not None and matrix.suffix != ".npz":
-        raise InputError(f"{matrix}: scores under every support are written as .npz")
+    check_table(out)
+    check_file(plot, PICTURES, "a picture")
+    check_file(matrix, (".npz",), "a table of scores under every support")
     names = [name.strip() for name in detectors.split(",")]
     unknown = [name for name in names if name not in set(Name)]
     if unknown:
@@ -273,6 +274,8 @@ def evaluate(
     if not all(part.strip().isdigit() and int(part) > 0 for part in n_docs.split(",")):
         raise InputError(f"--n-docs takes whole numbers from 1 with commas between, not {n_docs!r}")
     frame = _table(data, text, account)
+    if label not in frame.columns:  # before a model is loaded for nothing
+        raise InputError(f"{data} has no column {label!r} of labels (0 human, 1 machine); name it with --label")
     with _told():
         fitted = {
             name: _fitted(

@@ -6,13 +6,14 @@ import importlib
 import json
 import sys
 import warnings
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import save_picture
+from assay.cli.output import check_folder, save_picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,10 +79,9 @@ def tsef(
     from assay._core.tables import write_table
     from assay.audit.tsef import captum_watchers, read_series, robustness_report
 
+    check_folder(out)
     series = read_series(data, label=label, classes=None if classes is None else _words(classes))
     model = load_classifier(source)
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; give a folder for the report")
     goal = None if target is None else _class_number(target, series.classes)
     chosen = np.sort(np.random.default_rng(seed).permutation(len(series.X))[:limit])
     X = series.X[chosen].astype("float32")  # noqa: N806
@@ -155,7 +155,7 @@ def load_classifier(source: str) -> Callable[[Any], Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is, and people's files are still of it
         try:
-            if path.suffix == ".pt2":
+            if path.suffix == ".pt2" and zipfile.is_zipfile(path):  # else torch prints a traceback before it raises
                 loaded: Callable[[Any], Any] = torch.export.load(str(path)).module()
                 return loaded
             scripted: Callable[[Any], Any] = torch.jit.load(str(path), map_location="cpu")

@@ -70,6 +70,8 @@ def load_masked_lm(
             place, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **options
         )
     except (OSError, ValueError, KeyError, broken) as error:
+        if local_files_only and not folder.is_dir():
+            raise InputError(f"{place} is neither a folder nor a model in the local Hugging Face cache") from None
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise InputError(
             f"{place} cannot be loaded as a masked language model: {lines[0] if lines else type(error).__name__}"

@@ -305,4 +305,5 @@ def wilson(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:
     """
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+    # It holds the share itself: rounding must not put the end at 0 or 1 a last digit inside.
+    return max(0.0, float(min(share, centre - half))), min(1.0, float(max(share, centre + half)))
