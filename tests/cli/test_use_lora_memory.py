@@ -101,6 +101,12 @@ def test_modules_are_filled_by_tokens_on_request(run, files, tmp_path):
     assert len(json.loads((tmp_path / "m" / "index.json").read_text())["modules"]) == 2
 
 
+def test_a_memory_that_cannot_be_written_leaves_no_folder(run, files, tmp_path):
+    with pytest.raises(InputError, match=r"^rank is 0; expected 1 or more$"):
+        run("write", files / "facts.csv", "-o", tmp_path / "m", "-m", files / "model", "--rank", 0)
+    assert not (tmp_path / "m").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -108,6 +114,8 @@ def test_modules_are_filled_by_tokens_on_request(run, files, tmp_path):
         (("write", "facts.csv", "-o", "memory", "--question", "q"), "no column 'q'"),
         (("write", "facts.csv", "-o", "memory", "--passes", 0), "--passes is 0"),
         (("read", "nowhere", "v1"), "nowhere holds no index.json, so it is not the folder of a memory"),
+        (("write", "facts.csv", "-o", "memory", "--key", "name"), "no column 'name'"),
+        (("read", "new/memory", "v1", "--context", "none.txt"), r"^none\.txt cannot be read as UTF-8 text: "),
         (("read", "new/memory"), "give one question, or a table of them with --questions"),
         (("read", "new/memory", "v1", "-m", "model", "--top-k", 9), "top_k is 9; expected a number from 1 to 2"),
         (("audit", "new/memory", "facts.csv", "--plot", "a.doc"), "a picture is written as one of .png, .svg, .pdf"),

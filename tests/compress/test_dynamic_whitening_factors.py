@@ -17,14 +17,7 @@ from assay.compress.dynamic_whitening import (
     whitener,
 )
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 SHAPES = [(12, 20), (20, 12), (16, 16)]

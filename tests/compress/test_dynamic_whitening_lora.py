@@ -11,13 +11,7 @@ peft = pytest.importorskip("peft")
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def base():

@@ -26,14 +26,7 @@ from assay.compress.liftquant.store import MANIFEST, WEIGHTS
 from assay.compress.liftquant.transform import Transform, factor_sizes, rotation
 from assay.compress.liftquant.whiten import best_step, cayley, round_mid
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tiny_llama(seed=0, *, tied=True, n_layers=2):

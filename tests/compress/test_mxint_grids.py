@@ -19,14 +19,7 @@ from assay.compress.mxint.rounding import (
     scale_of_byte,
 )
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 FLOATS = {

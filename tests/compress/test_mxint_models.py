@@ -26,14 +26,7 @@ from assay.compress.mxint import (
 )
 from assay.compress.mxint.models import MANIFEST
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 EVERY = ["mxint8", "mxfp8", "mxint6", "mxfp6", "mxint4", "mxfp4", "nvint4", "nvfp4", "int8"]

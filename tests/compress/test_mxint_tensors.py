@@ -21,14 +21,7 @@ from assay.compress.mxint import (
 )
 from assay.compress.mxint.packing import pack, unpack
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 EIGHTHS = np.arange(1, 33) / 8

@@ -11,14 +11,7 @@ from torch import nn
 from assay._core.errors import InputError
 from assay.compress.mxint import MXConfig, MXLinear, get_format, load, quantize_, save
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small: threads that wait for each other would be most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class DiTBlock(nn.Module):

@@ -15,7 +15,7 @@ from torch import nn
 from assay._core.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -60,11 +60,17 @@ def _call(item: Any) -> Call:
     )
 
 
-@torch.no_grad()
 def block_inputs(model: nn.Module, block: nn.Module, batches: Iterable[Call]) -> list[Call]:
     """What `block` is called with when the model runs on each batch; nothing after it is computed."""
+    return list(each_block_input(model, block, batches))
+
+
+@torch.no_grad()
+def each_block_input(model: nn.Module, block: nn.Module, batches: Iterable[Call]) -> Iterator[Call]:
+    """The same, one after the other."""
     if block is model:
-        return list(batches)
+        yield from batches
+        return
     caught: list[Call] = []
 
     def catch(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -75,14 +81,13 @@ def block_inputs(model: nn.Module, block: nn.Module, batches: Iterable[Call]) ->
     handle = block.register_forward_pre_hook(catch, with_kwargs=True)
     try:
         for call in batches:
-            n_before = len(caught)
             with contextlib.suppress(_Caught):
                 model(*call.args, **call.kwargs)
-            if len(caught) == n_before:
+            if not caught:
                 raise InputError("the model ran on the calibration data without calling its first block")
+            yield caught.pop()
     finally:
         handle.remove()
-    return caught
 
 
 def _fresh(name: str, value: Any) -> Any:
@@ -106,13 +111,22 @@ def run_block(block: nn.Module, call: Call) -> Tensor:
     return hidden(block(*call.args, **call.kwargs))
 
 
-def after(call: Call, states: Tensor) -> Call:
+def after(call: Call, states: Tensor | None) -> Call:
     """The call of the next block: other hidden states, everything else the same."""
     if call.args:
         return Call((states, *call.args[1:]), call.kwargs)
-    first = next(iter(call.kwargs))
-    name = "hidden_states" if "hidden_states" in call.kwargs else first
-    return Call((), {**call.kwargs, name: states})
+    return Call((), {**call.kwargs, _states_name(call): states})
+
+
+def states_of(call: Call) -> Tensor:
+    """The hidden states that a block is called with."""
+    states = call.args[0] if call.args else call.kwargs[_states_name(call)]
+    assert isinstance(states, torch.Tensor)
+    return states
+
+
+def _states_name(call: Call) -> str:
+    return "hidden_states" if "hidden_states" in call.kwargs else next(iter(call.kwargs))
 
 
 @torch.no_grad()

@@ -119,7 +119,7 @@ def facts_from_table(source: str | os.PathLike[str] | pd.DataFrame, *, key: str,
     from assay._core.tables import check_columns
 
     frame, where = _frame(source, where)
-    frame = check_columns(frame, {str(name): "text" for name in frame.columns}, where=where)
+    frame = check_columns(frame, dict.fromkeys([key, *map(str, frame.columns)], "text"), where=where)
     properties = [str(name) for name in frame.columns if name != key]
     if not properties:
         raise InputError(f"{where}: no column beside {key!r}; expected one column for each property")

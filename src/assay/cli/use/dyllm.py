@@ -52,7 +52,7 @@ def dyllm() -> None:
     """
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a masked diffusion model, or its id.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a masked diffusion model, or a cached id.")]
 Prompts = Annotated[
     Path | None,
     typer.Option("--prompts", help="Table with a column of prompts (CSV, JSONL, Parquet), or .txt with one a line."),

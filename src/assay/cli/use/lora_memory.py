@@ -141,7 +141,6 @@ def write(
     check_folder(out)
     records: list[Any] = [*read_documents(facts)] if facts.is_dir() else [*_facts(facts, question, answer, key)]
     network, tokenizer = _load(model)
-    _make_folder(out)
     memory = LoRAMemory(network, tokenizer, rank, dropout=0.0, format=form.value, folder=out)
     if tokens is None:
         sectors = [records[start : start + per_module] for start in range(0, len(records), per_module)]
@@ -188,8 +187,8 @@ def read(
         raise InputError("give one question, or a table of them with --questions")
     check_table(out)
     asked = [question] if question is not None else list(read_table(str(questions), {"question": "text"})["question"])
+    text = None if context is None else _text(context)
     held = _open(memory, model, router, top_k, merge)
-    text = None if context is None else context.read_text(encoding="utf-8")
     traces = held.ask_many(
         [str(q) for q in asked], None if text is None else [text] * len(asked), max_new_tokens=max_new_tokens
     )
@@ -327,6 +326,13 @@ def _load(model: str) -> tuple[Any, Any]:
     from assay import models
 
     return models.demo_lm() if model == "demo" else models.load_lm(model)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from None
 
 
 def _numbers(option: str, text: str) -> list[int]:

@@ -137,6 +137,7 @@ def train(
             disable_tqdm=None, remove_unused_columns=False, dataloader_pin_memory=False,
         )  # fmt: skip
         trainer = DowserTrainer(model, arguments, chosen, train_dataset=learned, data_collator=_batch)
+        _quiet(trainer)
         trainer.train()
     _make_folder(out.parent)
     trainer.delta_.save(out)
@@ -185,6 +186,17 @@ def _model(source: str) -> tuple[Any, Any]:
     from assay.models import demo_lm, load_lm
 
     return demo_lm() if source == "demo" else load_lm(source)
+
+
+def _quiet(trainer: Any) -> None:
+    """Keep the bar on a terminal; the trainer's own log is a raw dict on stdout, and what matters is said below."""
+    from transformers import PrinterCallback, ProgressCallback
+
+    trainer.remove_callback(PrinterCallback)
+    bar = trainer.pop_callback(ProgressCallback)
+    if bar is not None:
+        bar.on_log = lambda *_, **__: None
+        trainer.add_callback(bar)
 
 
 def _reference(model: Any, tokenizer: Any) -> Any:

@@ -12,12 +12,15 @@ import numpy as np
 import torch
 
 from assay._core.errors import InputError
+from assay.compress._memory import trim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
+#: Rows of a weight that are worked on at a time: float64 copies of a whole weight would be the peak of memory.
+_ROWS = 128
 #: Singular values are spread over both factors down to this share of the largest: below, S⁻¹ would be divided by noise.
 _FLOOR = 1e-6
 
@@ -64,7 +67,8 @@ def whitener(gram: Tensor, eps: float = 0.0) -> Tensor:
     mean = gram.diagonal().mean()
     if not mean > 0:  # no input was ever different from zero
         return torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    lifted = gram + eps * mean * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    lifted = gram.clone()
+    lifted.diagonal().add_(eps * mean)
     root: Tensor
     root, failed = torch.linalg.cholesky_ex(lifted)
     if not failed:
@@ -109,7 +113,8 @@ def whitened_svd(weight: Any, gram: Any, rank: int, *, eps: float = 0.0) -> Fact
     >>> s.tolist(), (a @ b).round(12).tolist()
     ([10.0, 3.0, 2.0], [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     """
-    w, g = _doubles(weight, gram)
+    w = torch.as_tensor(weight).detach()
+    g = _checked_gram(w, gram)
     if not 1 <= rank <= min(w.shape):
         raise InputError(f"rank={rank}: a weight of {w.shape[0]} x {w.shape[1]} has ranks 1 to {min(w.shape)}")
     found = _truncated(w, g, rank, eps)
@@ -119,19 +124,15 @@ def whitened_svd(weight: Any, gram: Any, rank: int, *, eps: float = 0.0) -> Fact
 
 
 def _truncated(w: Tensor, g: Tensor, rank: int, eps: float) -> Factors:
+    # Nothing in float64 that can be had again is held while the eigenproblem is solved: that is the peak of memory.
     if w.shape[0] <= w.shape[1]:
         mean = float(g.diagonal().mean())
-        ridge = eps * mean if mean > 0 else 1.0
-        outputs = w @ g @ w.T
-        squares, basis = torch.linalg.eigh(outputs + ridge * (w @ w.T) if ridge else outputs)
-        u = basis.flip(1)[:, :rank]
-        a, b = u, u.T @ w
+        squares, u = _eigenvectors(_outputs(w, g, eps * mean if mean > 0 else 1.0), rank)
+        a, b = u, _product(w.T, u).T
     else:
         s = whitener(g, eps)
-        ws = w @ s
-        squares, basis = torch.linalg.eigh(ws.T @ ws)
-        v = basis.flip(1)[:, :rank]
-        a = ws @ v
+        squares, v = _eigenvectors(_square(w, s), rank)
+        a = _product(w, s @ v)
         b = torch.linalg.solve_triangular(s.T, v, upper=True).T
     values = squares.flip(0).clamp(min=0.0).sqrt()
     # U_k has columns of length one, (W S) V_k of length s: balanced, both factors hold the root of s.
@@ -139,6 +140,45 @@ def _truncated(w: Tensor, g: Tensor, rank: int, eps: float) -> Factors:
     if w.shape[0] <= w.shape[1]:
         return Factors(a * share, b / share[:, None], values)
     return Factors(a / share, b * share[:, None], values)
+
+
+def _outputs(w: Tensor, g: Tensor, ridge: float) -> Tensor:
+    """W (G + ridge I) Wᵀ in float64."""
+    made = torch.empty(len(w), len(w), dtype=torch.float64, device=w.device)
+    for rows in _row_parts(len(w)):
+        part = w[rows].double()
+        part = torch.addmm(part, part, g, beta=ridge)
+        for columns in _row_parts(len(w)):
+            made[rows, columns] = part @ w[columns].double().T
+    return made
+
+
+def _square(w: Tensor, s: Tensor) -> Tensor:
+    """(W S)ᵀ W S in float64."""
+    made = torch.zeros_like(s)
+    for rows in _row_parts(len(w)):
+        part = w[rows].double() @ s
+        made.addmm_(part.T, part)
+    return made
+
+
+def _product(w: Tensor, right: Tensor) -> Tensor:
+    """W R in float64."""
+    made = torch.empty(len(w), right.shape[1], dtype=torch.float64, device=w.device)
+    for rows in _row_parts(len(w)):
+        made[rows] = w[rows].double() @ right
+    return made
+
+
+def _row_parts(n_rows: int) -> list[slice]:
+    return [slice(start, start + _ROWS) for start in range(0, n_rows, _ROWS)]
+
+
+def _eigenvectors(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """All eigenvalues, the smallest first, and the eigenvectors of the `rank` largest, the largest first."""
+    trim()
+    squares, basis = torch.linalg.eigh(matrix)
+    return squares, basis[:, len(basis) - rank :].flip(1)
 
 
 def anchored_weight(weight: Tensor, cross: Tensor, gram: Tensor, *, eps: float = 0.0) -> Tensor:
@@ -166,10 +206,15 @@ def anchored_weight(weight: Tensor, cross: Tensor, gram: Tensor, *, eps: float =
 
 def output_error(weight: Tensor, factors: tuple[Tensor, Tensor], gram: Tensor) -> float:
     """‖(W - A B) X‖ / ‖W X‖ on inputs with second moment `gram`; 0 where there is no output."""
-    w, g = _doubles(weight, gram)
-    left = w - factors[0].double() @ factors[1].double()
-    whole = float(((w @ g) * w).sum())
-    return max(0.0, float(((left @ g) * left).sum()) / whole) ** 0.5 if whole > 0 else 0.0
+    g = _checked_gram(weight, gram)
+    b = factors[1].double()
+    lost = whole = 0.0
+    for rows in _row_parts(len(weight)):
+        w = weight[rows].detach().double()
+        left = w - factors[0][rows].double() @ b
+        whole += float(((w @ g) * w).sum())
+        lost += float(((left @ g) * left).sum())
+    return (max(0.0, lost) / whole) ** 0.5 if whole > 0 else 0.0
 
 
 def drift(gram: Any, shifted: Any, *, eps: float = 0.0) -> float:
@@ -239,13 +284,18 @@ def allocate_ranks(
 
 
 def _doubles(weight: Any, gram: Any) -> tuple[Tensor, Tensor]:
-    w, g = (torch.as_tensor(part).detach().double() for part in (weight, gram))
+    return torch.as_tensor(weight).detach().double(), _checked_gram(weight, gram)
+
+
+def _checked_gram(weight: Any, gram: Any) -> Tensor:
+    """The Gram matrix in float64, where it and the weight are what they should be."""
+    w, g = torch.as_tensor(weight).detach(), torch.as_tensor(gram).detach().double()
     if w.ndim != 2 or g.shape != (w.shape[1], w.shape[1]):
         raise InputError(
             f"the weight has shape {tuple(w.shape)} and the Gram matrix {tuple(g.shape)}; expected "
             f"(out_features, in_features) and (in_features, in_features)"
         )
     for name, part in (("weight", w), ("Gram matrix", g)):
-        if not bool(torch.isfinite(part).all()):
+        if not all(bool(torch.isfinite(part[rows]).all()) for rows in _row_parts(len(part))):
             raise InputError(f"the {name} holds NaN or infinity")
-    return w, g
+    return g

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from assay._core.errors import InputError
-from assay.compress._blocks import after, batches_of, block_inputs, run_block
+from assay.compress._blocks import batches_of, each_block_input
 from assay.compress._layers import dense_weight, linear_layers, some
+from assay.compress._memory import SpilledCalls, let_go, spilled_outputs, trim
 from assay.compress.dynamic_whitening.factors import (
     allocate_ranks,
     anchored_weight,
@@ -61,7 +62,8 @@ def factorize_(
 
     Before a layer is truncated, the second moment of its inputs is taken from the calibration data in the model whose
     earlier layers are already compressed (whiten="dynamic"). A layer's dense weight is dropped as soon as its factors
-    are there: memory peaks at the model, the hidden states of the calibration data, and one layer.
+    are there: memory peaks at the model, one second moment and one layer. The hidden states of the calibration data lie
+    in a temporary file, in the folder of `checkpoint` or that of the system.
 
     Parameters
     ----------
@@ -116,7 +118,8 @@ def factorize_(
             run.dynamic(stack, batches)
         else:
             for seen in full_moments(model, stack, batches, run.masks):
-                for group, sums in seen.items():
+                for group in list(seen):
+                    sums = seen.pop(group)
                     run.fit(group.layers, Moments(sums.now, sums.now, None, sums.n_tokens))
         run.fit([name for name in ranks if name not in run.reports], Moments())
     order = [name for name in ranks if name in run.reports]
@@ -239,20 +242,25 @@ def full_moments(
     watch = Watch(masks)
     outer = (*stack.before, *stack.behind)
     seen = moments(model, model, "", outer, batches, watch) if outer else {}
-    calls = without_cache(block_inputs(model, stack.blocks[0][1], batches)) if stack.blocks else []
+    calls = _first_calls(model, stack, batches, None)
     yield seen
     for number, (prefix, block) in enumerate(stack.blocks):
         groups = groups_in_order(block, stack.layers_of(model, prefix), calls)
         seen = moments(model, block, prefix, groups, calls, watch)
         if number < len(stack.blocks) - 1:
-            _advance(block, calls)
+            calls = _next_calls(block, calls)
         yield seen
 
 
-def _advance(block: nn.Module, calls: list[Call]) -> None:
-    """Turn the calls of a block into those of the next, one after the other, so that both are never held."""
-    for place, call in enumerate(calls):
-        calls[place] = after(call, run_block(block, call))
+def _first_calls(
+    model: nn.Module, stack: Stack, batches: Sequence[Call], folder: str | os.PathLike[str] | None
+) -> SpilledCalls:
+    first = each_block_input(model, stack.blocks[0][1], batches) if stack.blocks else ()
+    return SpilledCalls.of(first, folder)
+
+
+def _next_calls(block: nn.Module, calls: SpilledCalls) -> SpilledCalls:
+    return calls.with_states(spilled_outputs(block, calls, calls.states.folder))
 
 
 @contextmanager
@@ -281,12 +289,11 @@ class _Run:
     def dynamic(self, stack: Stack, batches: Sequence[Call]) -> None:
         """Moments anew before each group (or block), with what comes earlier already compressed."""
         keeps_full = self.config.target == "anchored" or self.config.drift
-        full_calls: list[Call] = []
-        if keeps_full and stack.blocks:
-            full_calls = without_cache(block_inputs(self.model, stack.blocks[0][1], batches))
+        if keeps_full:
+            full_calls = _first_calls(self.model, stack, batches, self.done.folder)
         for group in stack.before:
             self.groups(self.model, "", [group], batches, Watch(self.masks))
-        calls = without_cache(block_inputs(self.model, stack.blocks[0][1], batches)) if stack.blocks else []
+        calls = _first_calls(self.model, stack, batches, self.done.folder)
         for number, (prefix, block) in enumerate(stack.blocks):
             is_last = number == len(stack.blocks) - 1
             watch = Watch(self.masks)
@@ -302,10 +309,9 @@ class _Run:
                 self.groups(block, prefix, groups, calls, watch)
             if is_last:
                 break
-            _advance(block, calls)
+            calls = _next_calls(block, calls)
             if watch.dense is not None:
-                _advance(watch.dense, full_calls)
-        calls.clear()
+                full_calls = _next_calls(watch.dense, full_calls)
         for group in stack.behind:
             self.groups(self.model, "", [group], batches, Watch(self.masks))
 
@@ -322,15 +328,24 @@ class _Run:
                 continue
             start = time.perf_counter()
             seen = moments(self.model, block, prefix, together, calls, watch)
+            trim()
             shared = (time.perf_counter() - start) / len(names)
-            for group, sums in seen.items():
-                self.fit(group.layers, sums, shared)
+            for group in list(seen):
+                self.fit(group.layers, seen.pop(group), shared)
 
     def take_finished(self, name: str) -> None:
         """Install a layer that an earlier, interrupted run finished."""
         if name not in self.reports and self.done.has(name):
             layer, self.reports[name] = self.done.read(name, self.model.get_submodule(name))
-            self.model.set_submodule(name, layer)
+            self.put(name, layer)
+
+    def put(self, name: str, layer: LowRankLinear) -> None:
+        """Put the factors in the place of a dense layer, whose weight is dropped."""
+        weight, _ = dense_weight(self.model.get_submodule(name))
+        self.model.set_submodule(name, layer)
+        let_go(weight)
+        del weight
+        trim()
 
     def fit(self, names: Sequence[str], sums: Moments, shared: float = 0.0) -> None:
         """Truncate layers whose inputs have these moments, and put the factors in their place."""
@@ -347,7 +362,7 @@ class _Run:
             self.reports[name] = report = LayerReport(**{**vars(report), "seconds": seconds})
             if layer is not None:
                 self.done.write(name, layer, report)
-                self.model.set_submodule(name, layer)
+                self.put(name, layer)
 
     def _factorised(self, name: str, sums: Moments, moved: float) -> tuple[LowRankLinear | None, LayerReport]:
         linear = self.model.get_submodule(name)
@@ -368,11 +383,14 @@ class _Run:
         if self.config.target == "anchored" and sums.cross is not None:
             wanted = anchored_weight(weight, sums.cross, gram, eps=self.config.eps)
         factors = whitened_svd(wanted, shape, rank, eps=self.config.eps)
+        trim()
         layer = LowRankLinear.from_factors(linear, factors, DTYPES[self.config.dtype] if self.config.dtype else None)
+        spectrum = factors.singular_values
+        del factors, wanted  # in float64: not held while the error is computed
         error = output_error(weight, (layer.a, layer.b), gram)
         if self.config.target == "anchored" and sums.cross is not None and sums.full is not None:
             error = _anchored_error(weight, layer.weight, sums)
-        squares = factors.singular_values.square()
+        squares = spectrum.square()
         energy = float(squares[:rank].sum() / squares.sum()) if bool(squares.sum() > 0) else 1.0
         n_bytes = layer.a.numel() * layer.a.element_size() + layer.b.numel() * layer.b.element_size()
         kept = rank * (rows + columns) / (rows * columns)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
+#: Rows of a second moment that are summed at a time.
+_ROWS = 128
+
+
 class _Enough(Exception):  # noqa: N818  # it is no error: it ends a forward pass early
     pass
 
@@ -45,7 +49,7 @@ class Watch:
 
     masks: Sequence[Tensor | None]
     dense: nn.Module | None = None
-    dense_calls: list[Call] = field(default_factory=list)
+    dense_calls: Sequence[Call] = field(default_factory=list)
     cross: bool = False
 
 
@@ -133,10 +137,14 @@ def moments(
 
 def _added(total: Tensor | None, left: Tensor, right: Tensor, name: str) -> Tensor:
     # Half-precision sums would not be positive definite; a batch is summed in float32, batches in float64.
-    part = left.float().T @ right.float()
-    if not bool(torch.isfinite(part.diagonal().sum())):
+    one, other = left.float(), right.float()
+    if not bool(torch.isfinite((one * other).sum())):
         raise InputError(f"layer {name!r}: its inputs on the calibration data hold NaN or infinity")
-    return part.double() if total is None else total.add_(part)
+    if total is None:
+        total = torch.zeros(one.shape[1], other.shape[1], dtype=torch.float64, device=one.device)
+    for start in range(0, len(total), _ROWS):  # in parts: a float32 product and its float64 copy would be as large
+        total[start : start + _ROWS] += one[:, start : start + _ROWS].T @ other
+    return total
 
 
 def _inputs(

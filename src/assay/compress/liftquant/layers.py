@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Up to so many rows of activations it is cheaper to lift them than to decode the weight.
 _FEW_ROWS = 8
 #: Signs that are unpacked at a time.
-_SIGNS = 1 << 22
+_SIGNS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,16 @@ class LiftQuantLinear(nn.Module):
 
     def dequantize(self) -> Tensor:
         """The weight that the signs stand for, (out_features, in_features) float32."""
+        made = torch.empty(self.out_features, self.in_features, device=self.codes.device)
+        for rows, decoded in self.row_parts():
+            made[rows] = decoded
+        return made
+
+    def row_parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """Some rows at a time, and the weight that their signs stand for, (n, in_features) float32."""
         t = self.transform()
-        return torch.cat([t.weights_back(self.turned(rows)) for rows in self._row_chunks()])
+        for rows in self._row_chunks():
+            yield rows, t.weights_back(self.turned(rows))
 
     @property
     def weight(self) -> Tensor:
@@ -255,7 +263,8 @@ def _encode_rows(turned: Tensor, scale: Tensor, mapping: Mapping, search: Search
     unit = turned / torch.where(scale > 0, scale, 1.0)[:, None]
     vectors = unit.reshape(-1, mapping.d).cpu().numpy()
     codes = encode(vectors, mapping.matrix, search=search, refine=refine)
-    signs = (codes[:, None] >> np.arange(mapping.n_bits, dtype=np.uint64)).astype(np.uint8) & 1
+    places = codes.astype("<u8", copy=False).view(np.uint8).reshape(-1, 8)
+    signs = np.unpackbits(places[:, : -(-mapping.n_bits // 8)], axis=1, count=mapping.n_bits, bitorder="little")
     return pack_signs(torch.from_numpy(signs.reshape(len(turned), -1)))
 
 

@@ -12,8 +12,9 @@ from torch import nn
 
 from assay._core.decoder import decoder_blocks
 from assay._core.errors import InputError
-from assay.compress._blocks import Call, after, batches_of, block_inputs, run_block
+from assay.compress._blocks import Call, batches_of, each_block_input
 from assay.compress._layers import dense_weight, linear_layers
+from assay.compress._memory import Spilled, SpilledCalls, let_go, spilled_outputs, trim
 from assay.compress.liftquant.layers import LiftQuantLinear, plain_transform
 from assay.compress.liftquant.mapping import fit_mapping, load_mapping, shipped_pairs
 from assay.compress.liftquant.plan import pair_for_bits, pair_for_budget
@@ -23,6 +24,7 @@ from assay.compress.liftquant.search import SEARCHES
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping as Mapped
+    from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from torch import Tensor
@@ -156,7 +158,8 @@ def quantize_(
 ) -> LiftQuantReport:
     """Quantise the linear layers of a model, in place, block by block.
 
-    A layer's dense weight is dropped as soon as its signs are there: memory peaks at the model and one block.
+    A layer's dense weight is dropped as soon as its signs are there. Memory peaks at the model and one layer; with
+    calibration data, whose hidden states lie in a temporary file, at the model and the latents of one block.
 
     Parameters
     ----------
@@ -200,9 +203,12 @@ def quantize_(
     done = Checkpoint.open(checkpoint, config, found)
     run = _Run(model, config, stages, mapping, done, {})
     blocks = decoder_blocks(model) if calibration is not None else [("", model)]
-    calls: list[Call] = []
+    calls: Sequence[Call] = []
     if calibration is not None:
-        calls = block_inputs(model, blocks[0][1], batches_of(calibration))
+        first = blocks[0][1]
+        calls = batches_of(calibration)
+        if first is not model:
+            calls = SpilledCalls.of(each_block_input(model, first, calls), done.folder)
     for number, (prefix, block) in enumerate(blocks):
         inside = {name: found.pop(name) for name in list(found) if not prefix or name.startswith(f"{prefix}.")}
         calls = run.block(block, inside, calls, last=number == len(blocks) - 1)
@@ -257,22 +263,27 @@ class _Run:
     done: Checkpoint
     reports: dict[str, LayerReport]
 
-    def block(self, block: nn.Module, layers: dict[str, nn.Module], calls: list[Call], *, last: bool) -> list[Call]:
-        """Quantise the layers of one block; return the calls of the next, with full-precision hidden states."""
-        outputs: list[Tensor] = []
-        if calls and layers and not (last and "correct" not in self.stages):
-            with torch.no_grad():
-                outputs = [run_block(block, call) for call in calls]
-        missing = {name: layer for name, layer in layers.items() if not self.done.has(name)}
-        for name in layers.keys() - missing.keys():
-            layer, self.reports[name] = self.done.read(name, layers[name])
+    def block(
+        self, block: nn.Module, layers: dict[str, nn.Module], calls: Sequence[Call], *, last: bool
+    ) -> Sequence[Call]:
+        """Quantise the layers of one block; return the calls of the next, with full-precision hidden states.
+
+        `layers` is emptied: a weight that something still names stays in memory.
+        """
+        outputs = Spilled(self.done.folder)
+        if calls and (not last or (layers and "correct" in self.stages)):
+            outputs = spilled_outputs(block, calls, self.done.folder)
+        for name in [name for name in layers if self.done.has(name)]:
+            linear = layers.pop(name)
+            layer, self.reports[name] = self.done.read(name, linear)
             self.model.set_submodule(name, layer)
-        if missing:
-            self._quantise(block, missing, calls, outputs)
-        return [after(call, states) for call, states in zip(calls, outputs, strict=False)]
+            let_go(dense_weight(linear)[0])
+        if layers:
+            self._quantise(block, layers, calls, outputs)
+        return [] if last or not isinstance(calls, SpilledCalls) else calls.with_states(outputs)
 
     def _quantise(
-        self, block: nn.Module, layers: dict[str, nn.Module], calls: list[Call], outputs: list[Tensor]
+        self, block: nn.Module, layers: dict[str, nn.Module], calls: Sequence[Call], outputs: Sequence[Tensor]
     ) -> None:
         start = time.perf_counter()
         config, d = self.config, self.mapping.d
@@ -289,9 +300,10 @@ class _Run:
                 bits = max(2, round(self.mapping.rate))
                 transforms = whiten(block, layers, calls, outputs, transforms, config, bits)
         shared = (time.perf_counter() - start) / len(layers)
-        dense = {}
-        for name, layer in list(layers.items()):
+        names, dense = list(layers), Spilled(self.done.folder)
+        for name in names:
             begun = time.perf_counter()
+            layer = layers.pop(name)
             made = LiftQuantLinear.from_linear(
                 layer, self.mapping, transforms[name], search=config.search, refine=config.refine
             )
@@ -299,26 +311,36 @@ class _Run:
             error = relative_error(weight, made)
             self.model.set_submodule(name, made)
             if calls and "correct" in self.stages:
-                dense[name] = weight
-            del layers[name]
+                dense.append(weight)
+            let_go(weight)
+            del layer, weight
+            trim()
             seconds = time.perf_counter() - begun + shared
             code = f"{made.shape.n_bits}/{made.shape.d}"
             self.reports[name] = LayerReport(name, made.out_features, made.in_features, code, 0.0, 0, error, seconds)
             if not dense:
                 self.done.write(name, made, self.reports[name])
         if dense:
-            self._correct(block, dense, calls, outputs)
+            self._correct(block, names, dense, calls, outputs)
 
-    def _correct(self, block: nn.Module, dense: dict[str, Tensor], calls: list[Call], outputs: list[Tensor]) -> None:
+    def _correct(
+        self,
+        block: nn.Module,
+        names: list[str],
+        dense: Sequence[Tensor],
+        calls: Sequence[Call],
+        outputs: Sequence[Tensor],
+    ) -> None:
         from assay.compress.liftquant.whiten import correct
 
         start = time.perf_counter()
-        made = {name: _quantised(self.model, name) for name in dense}
+        made = {name: _quantised(self.model, name) for name in names}
         correct(block, made, calls, outputs, self.config)
+        trim()
         seconds = (time.perf_counter() - start) / len(made)
-        for name, layer in made.items():
+        for place, (name, layer) in enumerate(made.items()):
             before = self.reports[name]
-            error = relative_error(dense[name], layer)
+            error = relative_error(dense[place], layer)
             self.reports[name] = LayerReport(**{**vars(before), "error": error, "seconds": before.seconds + seconds})
             self.done.write(name, layer, self.reports[name])
 
@@ -331,8 +353,12 @@ def _quantised(model: nn.Module, name: str) -> LiftQuantLinear:
 
 def relative_error(weight: Tensor, layer: LiftQuantLinear) -> float:
     """Squared error over squared norm, in the original space."""
-    dense = weight.float()
-    return float((layer.dequantize() - dense).square().sum() / dense.square().sum().clamp_min(1e-30))
+    noise = signal = 0.0
+    for rows, decoded in layer.row_parts():  # in parts: copies of a whole layer would be the peak of memory
+        dense = weight[rows].float()
+        noise += float((decoded - dense).square().sum())
+        signal += float(dense.square().sum())
+    return noise / max(signal, 1e-30)
 
 
 def _with_bytes(model: nn.Module, reports: Mapped[str, LayerReport], order: list[str]) -> list[LayerReport]:

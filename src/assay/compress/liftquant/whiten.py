@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from assay._core.seeds import child_seed
 from assay.compress._blocks import run_block, watch_inputs
 from assay.compress._layers import dense_weight
+from assay.compress._memory import trim
 from assay.compress.liftquant.search import pack_signs
 from assay.compress.liftquant.transform import Transform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------------------- statistics of channels
 
 
-def channel_scales(block: nn.Module, layers: Mapping[str, nn.Module], calls: list[Call]) -> dict[str, Tensor]:
+def channel_scales(block: nn.Module, layers: Mapping[str, nn.Module], calls: Sequence[Call]) -> dict[str, Tensor]:
     """s1 of each layer: deviation of its input channels over that of all of them, from 1 to 16 (paper, stage 1).
 
     Layers that see the same inputs (q, k, v; gate and up) get the same tensor.
@@ -116,6 +118,9 @@ class ProxyLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) to (..., out_features) through the quantised weight."""
+        return _computed_again(self._product, x)
+
+    def _product(self, x: Tensor) -> Tensor:
         turned, (s1, s2, left_back, right_back) = self._turned()
         assert isinstance(self.step, torch.Tensor)
         step = self.step * 2 * torch.sigmoid(self.alpha)[:, :, None]
@@ -159,8 +164,8 @@ def clamp_through(x: Tensor, low: float, high: float) -> Tensor:
 def whiten(
     block: nn.Module,
     layers: Mapping[str, nn.Module],
-    calls: list[Call],
-    outputs: list[Tensor],
+    calls: Sequence[Call],
+    outputs: Sequence[Tensor],
     transforms: Mapping[str, Transform],
     config: LiftQuantConfig,
     bits: int,
@@ -187,15 +192,32 @@ def whiten(
 # ------------------------------------------------------------------------------------------------- after the signs
 
 
+#: Latents in one tensor: a gradient and what a step of the optimiser needs are as large as the tensor.
+_LATENTS = 1 << 18
+
+
+class _Sign(torch.autograd.Function):
+    """+1 where x >= 0, else -1; the gradient passes straight through, and nothing is kept for it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.where(x >= 0, 1.0, -1.0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
 class Correcting(nn.Module):
     """A quantised layer whose signs have latents, and whose scales and transform train (paper, stage 3)."""
 
     def __init__(self, layer: LiftQuantLinear) -> None:
         super().__init__()
         self.layer = [layer]  # in a list, so that its buffers are not trained with ours
-        signs = layer.signs(slice(None))
         scale = layer.row_scale.float()[:, None]
-        self.latent = nn.Parameter(signs * scale)
+        step = max(1, _LATENTS // (layer.shape.n_vectors * layer.shape.n_bits))
+        parts = [slice(start, start + step) for start in range(0, layer.out_features, step)]
+        self.latents = nn.ParameterList(nn.Parameter(layer.signs(rows) * scale[rows]) for rows in parts)
         self.row_scale = nn.Parameter(scale.clone())
         self.left, self.right = nn.Parameter(layer.left.float()), nn.Parameter(layer.right.float())
         s1, s2 = layer.channel_scale, layer.block_scale
@@ -204,20 +226,26 @@ class Correcting(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) to (..., out_features)."""
+        return _computed_again(self._product, x)
+
+    def _product(self, x: Tensor) -> Tensor:
         layer = self.layer[0]
         t = Transform(layer.in_features, layer.shape.d, self.left, self.right, self.channel_scale, self.block_scale)
-        signs = self.latent + (torch.where(self.latent >= 0, 1.0, -1.0) - self.latent).detach()
-        points = (signs.reshape(-1, layer.shape.n_bits) @ layer.matrix.T).reshape(layer.out_features, -1)
         rows = t.activations(x.reshape(-1, layer.in_features).float())
-        product = rows @ points.T * self.row_scale[:, 0]
+        product = torch.cat([rows @ self._points(latent).T for latent in self.latents], 1) * self.row_scale[:, 0]
         product = product if layer.bias is None else product + layer.bias.detach()
         return product.to(x.dtype).reshape(*x.shape[:-1], layer.out_features)
+
+    def _points(self, latent: Tensor) -> Tensor:
+        shape, matrix = self.layer[0].shape, self.layer[0].matrix
+        signs: Tensor = _Sign.apply(latent)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return (signs.reshape(-1, shape.n_bits) @ matrix.T).reshape(len(latent), -1)
 
     @torch.no_grad()
     def keep(self, *, own_transform: bool) -> None:
         """Write what was trained back into the layer, packed."""
         layer = self.layer[0]
-        layer.codes = pack_signs(self.latent >= 0).to(layer.codes.device)
+        layer.codes = torch.cat([pack_signs(latent >= 0) for latent in self.latents]).to(layer.codes.device)
         zero = layer.row_scale == 0
         layer.row_scale = torch.where(zero, 0.0, self.row_scale[:, 0].abs().clamp(1e-4, 1e4)).half()
         if own_transform:
@@ -229,8 +257,8 @@ class Correcting(nn.Module):
 def correct(
     block: nn.Module,
     layers: Mapping[str, LiftQuantLinear],
-    calls: list[Call],
-    outputs: list[Tensor],
+    calls: Sequence[Call],
+    outputs: Sequence[Tensor],
     config: LiftQuantConfig,
 ) -> None:
     """Train signs, scales and transforms of a block's quantised layers for `config.correct_steps` steps, in place.
@@ -245,7 +273,7 @@ def correct(
     for name, part in trained.items():
         own = layers[name].block_scale is not None
         rate = min(1e-2, float(part.row_scale.detach().mean()) * config.latent_rate)
-        groups += [{"params": [part.latent], "lr": rate}, {"params": [part.row_scale], "lr": rate / 5}]
+        groups += [{"params": list(part.latents), "lr": rate}, {"params": [part.row_scale], "lr": rate / 5}]
         transform = [p for p in (part.left, part.right) if own]
         scales = [p for p in (part.channel_scale, part.block_scale) if own and p is not None]
         groups += [{"params": transform, "lr": 1e-3}] * bool(transform) + [{"params": scales, "lr": 1e-3}] * bool(
@@ -269,28 +297,55 @@ def _places(block: nn.Module, layers: Mapping[str, nn.Module]) -> dict[str, str]
 
 
 def _train(
-    block: nn.Module, groups: list[dict[str, Any]], calls: list[Call], outputs: list[Tensor], steps: int, seed: int
+    block: nn.Module,
+    groups: list[dict[str, Any]],
+    calls: Sequence[Call],
+    outputs: Sequence[Tensor],
+    steps: int,
+    seed: int,
 ) -> None:
     """AdamW with a cosine to a twentieth on the squared error of the block's output, a batch a step."""
-    optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
-    schedule: Callable[[int], float] = lambda step: 0.05 + 0.475 * (1 + float(np.cos(np.pi * step / steps)))  # noqa: E731
-    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
-    trained = {id(p) for group in groups for p in group["params"]}
-    frozen = [p for p in block.parameters() if p.requires_grad and id(p) not in trained]
+    # One optimiser a tensor, which steps as soon as the tensor's gradient is there: all gradients are never held.
+    optimizers = {
+        p: torch.optim.AdamW([p], lr=group["lr"], weight_decay=0.0) for group in groups for p in group["params"]
+    }
+    rates = {p: optimizer.param_groups[0]["lr"] for p, optimizer in optimizers.items()}
+
+    def step(p: Tensor) -> None:
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+
+    handles = [p.register_post_accumulate_grad_hook(step) for p in optimizers]
+    frozen = [p for p in block.parameters() if p.requires_grad and p not in optimizers]
     for p in frozen:
         p.requires_grad_(False)
     try:
         with torch.enable_grad():
-            for number in _order(len(calls), steps, seed):
-                target = outputs[number]
-                loss = (run_block(block, calls[number]) - target).square().mean() / target.square().mean()
-                optimizer.zero_grad()
+            for number, place in enumerate(_order(len(calls), steps, seed)):
+                share = 0.05 + 0.475 * (1 + float(np.cos(np.pi * number / steps)))
+                for p, optimizer in optimizers.items():
+                    optimizer.param_groups[0]["lr"] = rates[p] * share
+                target = outputs[place]
+                loss = (run_block(block, calls[place]) - target).square().mean() / target.square().mean()
                 loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-                optimizer.step()
-                rates.step()
     finally:
+        for handle in handles:
+            handle.remove()
+        for optimizer in optimizers.values():
+            optimizer.state.clear()  # an optimiser is part of a cycle: it would hold its moments for a while
         for p in frozen:
             p.requires_grad_(True)
+
+
+def _computed_again(product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The product, computed a second time in the backward pass: the rebuilt weights of a block are never all held."""
+
+    def trimmed(x: Tensor) -> Tensor:
+        trim()
+        return product(x)
+
+    made: Tensor = checkpoint(trimmed, x, use_reentrant=False, preserve_rng_state=False)
+    return made
 
 
 def _order(n: int, steps: int, seed: int) -> Iterator[int]:
