@@ -1,6 +1,7 @@
 """What all tests share: where the real data is, torch on one thread, a command line that runs as a user's does."""
 
 import contextlib
+import importlib
 import io
 import os
 import subprocess
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 
 @pytest.fixture(scope="session")
@@ -82,3 +84,28 @@ def model_dir(tmp_path_factory):
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0").save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def run_anywhere(request):
+    """Run the command that the test file is named after: test_use_lucid.py runs `assay use lucid`, in this process.
+
+    Gives its `stdout` and `stderr`, and an error is raised as it is.
+    """
+    name = request.path.stem.removeprefix("test_use_")
+    app = importlib.import_module(f"assay.cli.use.{name}").app
+
+    def call(*arguments, stdin=b""):
+        arguments = [str(argument) for argument in arguments]
+        done = CliRunner().invoke(app, arguments, input=stdin, catch_exceptions=False, standalone_mode=False)
+        assert not done.return_value, done.output  # the exit code
+        return done
+
+    return call
+
+
+@pytest.fixture
+def run(run_anywhere, tmp_path, monkeypatch):
+    """The same in a fresh folder, where a test's relative paths are."""
+    monkeypatch.chdir(tmp_path)
+    return run_anywhere

@@ -107,7 +107,7 @@ BAD = {
         r"^thin\.npy has 7 numbers a row, and keys\.npy has 8; expected the same$",
     ),
     "net": (("fit", "keys.npy", "queries.npy", "--net", "mlp"), r"^--net is 'mlp'; expected keynet or supportnet$"),
-    "out": (("fit", "keys.npy", "queries.npy", "-o", "m.pt"), r"^--out m\.pt: the model is written as \.safetensors"),
+    "out": (("fit", "keys.npy", "queries.npy", "-o", "m.pt"), r"^m\.pt: a model is written as \.safetensors"),
     "probes": (("compare", "keys.npy", "queries.npy", "--probes", "1,x"), r"^--probes takes whole numbers above zero"),
     "picture": (("compare", "keys.npy", "queries.npy", "--plot", "a.doc"), r"^a\.doc: a picture is written as one of"),
     "model": (("search", "keys.npy", "keys.npy", "queries.npy"), r"^keys\.npy is not a model of amips"),
