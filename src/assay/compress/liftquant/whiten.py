@@ -326,6 +326,7 @@ def _train(
                 for p, optimizer in optimizers.items():
                     optimizer.param_groups[0]["lr"] = rates[p] * share
                 target = outputs[place]
+                trim()
                 loss = (run_block(block, calls[place]) - target).square().mean() / target.square().mean()
                 loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     finally:
@@ -339,12 +340,7 @@ def _train(
 
 def _computed_again(product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """The product, computed a second time in the backward pass: the rebuilt weights of a block are never all held."""
-
-    def trimmed(x: Tensor) -> Tensor:
-        trim()
-        return product(x)
-
-    made: Tensor = checkpoint(trimmed, x, use_reentrant=False, preserve_rng_state=False)
+    made: Tensor = checkpoint(product, x, use_reentrant=False, preserve_rng_state=False)
     return made
 
 
