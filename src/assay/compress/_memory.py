@@ -16,6 +16,7 @@ import torch
 
 from assay._core.errors import InputError
 from assay.compress._blocks import Call, after, run_block, states_of
+from assay.compress._layers import dense_weight
 
 if TYPE_CHECKING:
     import os
@@ -45,6 +46,13 @@ def let_go(weight: Tensor) -> None:
         first, last = -(-start // _PAGE) * _PAGE, end // _PAGE * _PAGE
         if last > first and _is_mapped_from_a_file(first, last):
             _libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _PAGEOUT)
+
+
+def put(model: nn.Module, name: str, layer: nn.Module) -> None:
+    """Put a layer in the place of a dense one, whose weight is let go."""
+    weight, _ = dense_weight(model.get_submodule(name))
+    model.set_submodule(name, layer)
+    let_go(weight)
 
 
 def _is_mapped_from_a_file(first: int, last: int) -> bool:

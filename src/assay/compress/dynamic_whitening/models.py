@@ -16,7 +16,7 @@ from torch import nn
 from assay._core.errors import InputError
 from assay.compress._blocks import batches_of, each_block_input
 from assay.compress._layers import dense_weight, linear_layers, some
-from assay.compress._memory import SpilledCalls, let_go, spilled_outputs, trim
+from assay.compress._memory import SpilledCalls, put, spilled_outputs, trim
 from assay.compress.dynamic_whitening.factors import (
     allocate_ranks,
     anchored_weight,
@@ -341,10 +341,7 @@ class _Run:
 
     def put(self, name: str, layer: LowRankLinear) -> None:
         """Put the factors in the place of a dense layer, whose weight is dropped."""
-        weight, _ = dense_weight(self.model.get_submodule(name))
-        self.model.set_submodule(name, layer)
-        let_go(weight)
-        del weight
+        put(self.model, name, layer)
         trim()
 
     def fit(self, names: Sequence[str], sums: Moments, shared: float = 0.0) -> None:

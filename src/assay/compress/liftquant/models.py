@@ -14,7 +14,7 @@ from assay._core.decoder import decoder_blocks
 from assay._core.errors import InputError
 from assay.compress._blocks import Call, batches_of, each_block_input
 from assay.compress._layers import dense_weight, linear_layers
-from assay.compress._memory import Spilled, SpilledCalls, let_go, spilled_outputs, trim
+from assay.compress._memory import Spilled, SpilledCalls, let_go, put, spilled_outputs, trim
 from assay.compress.liftquant.layers import LiftQuantLinear, plain_transform
 from assay.compress.liftquant.mapping import fit_mapping, load_mapping, shipped_pairs
 from assay.compress.liftquant.plan import pair_for_bits, pair_for_budget
@@ -276,8 +276,7 @@ class _Run:
         for name in [name for name in layers if self.done.has(name)]:
             linear = layers.pop(name)
             layer, self.reports[name] = self.done.read(name, linear)
-            self.model.set_submodule(name, layer)
-            let_go(dense_weight(linear)[0])
+            put(self.model, name, layer)
         if layers:
             self._quantise(block, layers, calls, outputs)
         return [] if last or not isinstance(calls, SpilledCalls) else calls.with_states(outputs)

@@ -13,7 +13,7 @@ from torch import nn
 from assay._core.errors import InputError
 from assay.compress._folders import read_folder, write_folder
 from assay.compress._layers import dense_weight, linear_layers, some
-from assay.compress._memory import let_go
+from assay.compress._memory import put
 from assay.compress.mxint.formats import get_format
 from assay.compress.mxint.layers import MXConfig, MXLinear, MXTrainingConfig, MXTrainingLinear
 from assay.compress.mxint.metrics import crest_factor, decibels, energy
@@ -158,8 +158,7 @@ def _quantize_layer(
         packed, report = _packed(name, linear, config)
         if path is not None:
             write(path, packed, report)
-    model.set_submodule(name, packed)
-    let_go(dense_weight(linear)[0])
+    put(model, name, packed)
     return replace(report, layer=name)
 
 

@@ -136,45 +136,42 @@ def score(case: Case, output: Answered) -> dict[str, float]:
     }
 
 
+ASKED: dict[str, Any] = {
+    "slug": "lora-memory",
+    "load": load,
+    "cases": cases,
+    "metrics": (REPHRASED, *COSTS),
+    "score": score,
+    "n_cases": {"quick": 8, "standard": 8, "full": 8},
+    "params": {"model": "demo", "rank": 4, "training_tokens": 1500, "learning_rate": 5e-3},
+    "takes_data": False,
+}
+
 MANUALS = (
     Trial(
-        slug="lora-memory",
         part="documents",
         claim=Claim(
             "learns more of a document from questions and answers than from its text, at equal training tokens",
             metric="recall_rephrased",
         ),
-        load=load,
-        cases=cases,
         arms=(
             Arm("module of questions", from_questions),
             Arm("module of the text", from_text, baseline=True),
             Arm("no memory", without, baseline=True),
         ),
-        metrics=(REPHRASED, *COSTS),
-        score=score,
-        n_cases={"quick": 8, "standard": 8, "full": 8},
-        params={"model": "demo", "rank": 4, "training_tokens": 1500, "learning_rate": 5e-3},
-        takes_data=False,
+        **ASKED,
     ),
     Trial(
-        slug="lora-memory",
         part="hybrid",
         claim=Claim(
             "answers better from a module and the retrieved text together than from either alone",
             metric="recall_rephrased",
         ),
-        load=load,
-        cases=cases,
         arms=(
             Arm("module and retrieved text", from_questions_and_page),
             Arm("module alone", from_questions, baseline=True),
             Arm("retrieved text alone (BM25)", from_page, baseline=True),
         ),
-        metrics=(REPHRASED, *COSTS),
-        score=score,
-        n_cases={"quick": 8, "standard": 8, "full": 8},
-        params={"model": "demo", "rank": 4, "training_tokens": 1500, "learning_rate": 5e-3},
-        takes_data=False,
+        **ASKED,
     ),
 )
