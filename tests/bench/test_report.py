@@ -53,6 +53,12 @@ def test_the_page_has_one_h1_and_no_heading_skips_a_level(page):
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
+def test_a_part_that_ran_alone_is_headed_by_its_method(run_folder):
+    (part,) = [folder for folder in run_folder.iterdir() if (folder / "result.json").is_file()]
+    headings = [one for one in Page(render([part])).elements if one["tag"] == "h1"]
+    assert [" ".join(one["text"].split()) for one in headings] == ["judge-rank, held-out votes"]
+
+
 def test_the_sections_stand_in_the_order_in_which_a_reader_asks(page):
     headings = [element for element in page.elements if element["tag"] in ("h1", "h2")]
     assert [" ".join(heading["text"].split()) for heading in headings] == [
