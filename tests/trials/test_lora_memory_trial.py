@@ -88,6 +88,29 @@ def test_what_was_written_is_not_written_again(own, monkeypatch):
     assert real.write_memories(data.value.facts, params) == (data.value.modules, data.value.single)
 
 
+@pytest.mark.parametrize(
+    ("losses", "tried", "chosen"),
+    [
+        ({0.005: 0.03}, [0.005], "0.005"),
+        ({0.005: 1.07, 0.002: 0.4, 0.0008: 0.09}, [0.005, 0.002, 0.0008], "0.0008"),
+        ({0.005: 1.07, 0.002: 0.4, 0.0008: 0.6}, [0.005, 0.002, 0.0008], "0.002"),
+        ({0.005: 1.07, 0.002: 1.2}, [0.005, 0.002], "0.005"),
+    ],
+)
+def test_the_large_module_gets_a_lower_rate_until_it_has_learnt(monkeypatch, losses, tried, chosen):
+    asked = []
+
+    def write(folder, sectors, params, rank, rate):
+        if len(sectors) == 1:
+            asked.append(round(rate, 6))
+        return losses[round(rate, 6)] if len(sectors) == 1 else 0.0
+
+    monkeypatch.setattr(real, "_write", write)
+    folders = real.write_memories(facts(12), TRIAL.params | {"facts_per_module": 4})
+    assert asked == tried
+    assert [folder.rpartition("-")[2] for folder in folders] == ["modules", chosen]
+
+
 def test_too_few_facts_are_refused(own, tmp_path):
     (tmp_path / "few.csv").write_text("question,answer\nv1,v2\n")
     with pytest.raises(InputError, match=r"few\.csv has 1 facts; expected at least 6"):

@@ -42,6 +42,12 @@ PER_CASE = 3
 
 BATCH_SIZE = 8
 
+#: Nats per token in training: below it a module knows its facts by heart.
+LEARNT = 0.1
+
+#: The rate of the large LoRA is divided by this when it did not learn.
+LOWER = 2.5
+
 
 class Bench(NamedTuple):
     """Facts in the order of the modules, what stands in prompts, where the modules lie, and how they are read."""
@@ -121,29 +127,40 @@ def _own(path: str) -> tuple[Fact, ...]:
 def write_memories(facts: Sequence[Fact], params: Mapping[str, Parameter]) -> tuple[str, str]:
     """Write the facts twice, into small modules and into one large one: as many parameters, as many passes.
 
-    Both are kept below the cache folder under a hash of all that decides them; an interrupted run goes on there.
+    Both are kept below the cache folder under a hash of all that decides them; an interrupted run goes on there. The
+    rate that suits the small ones can be too high for the large one, which is written again at lower rates until it
+    has learnt the facts or its loss in training falls no more.
     """
-    per_module, rank, n_passes = (int(params[name]) for name in ("facts_per_module", "rank", "n_passes"))
+    per_module, rank, rate = int(params["facts_per_module"]), int(params["rank"]), float(params["learning_rate"])
     sectors = [list(facts[start : start + per_module]) for start in range(0, len(facts), per_module)]
-    where = [str(params["model"]), rank, per_module, n_passes, float(params["learning_rate"])]
-    key = digest(*where, [[fact.question, fact.answer] for fact in facts])
-    folders = [made_dir() / "lora-memory" / f"{key}-{kind}" for kind in ("modules", "single")]
-    for folder, r, parts in zip(folders, (rank, rank * len(sectors)), (sectors, [list(facts)]), strict=True):
-        folder.mkdir(parents=True, exist_ok=True)
-        model, tokenizer = load_model(str(params["model"]))
-        with one_thread():
-            memory = LoRAMemory(model, tokenizer, r, dropout=0.0, format="plain", folder=folder)
-            try:
-                for place, sector in enumerate(parts):
-                    steps = -(-len(sector) // BATCH_SIZE) * n_passes
-                    config = WriteConfig(
-                        n_steps=steps, batch_size=BATCH_SIZE, learning_rate=float(params["learning_rate"]),
-                        mask_question=True,
-                    )  # fmt: skip
-                    memory.write(sector, f"m{place:03d}", config)
-            finally:
-                memory.detach()
-    return str(folders[0]), str(folders[1])
+    where = [str(params["model"]), rank, per_module, int(params["n_passes"]), rate]
+    key = made_dir() / "lora-memory" / digest(*where, [[fact.question, fact.answer] for fact in facts])
+
+    def large(rate: float) -> Path:
+        return Path(f"{key}-single-{rate:g}")
+
+    _write(Path(f"{key}-modules"), sectors, params, rank, rate)
+    losses = {rate: _write(large(rate), [list(facts)], params, rank * len(sectors), rate)}
+    while losses[rate] > LEARNT and losses[rate] == min(losses.values()):
+        rate /= LOWER
+        losses[rate] = _write(large(rate), [list(facts)], params, rank * len(sectors), rate)
+    return f"{key}-modules", str(large(min(losses, key=lambda rate: losses[rate])))
+
+
+def _write(folder: Path, sectors: list[list[Fact]], params: Mapping[str, Parameter], rank: int, rate: float) -> float:
+    """Write each list of facts into a module of its own; return the mean of their last losses, nats per token."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = load_model(str(params["model"]))
+    with one_thread():
+        memory = LoRAMemory(model, tokenizer, rank, dropout=0.0, format="plain", folder=folder)
+        try:
+            for place, sector in enumerate(sectors):
+                steps = -(-len(sector) // BATCH_SIZE) * int(params["n_passes"])
+                config = WriteConfig(n_steps=steps, batch_size=BATCH_SIZE, learning_rate=rate, mask_question=True)
+                memory.write(sector, f"m{place:03d}", config)
+            return float(memory.to_frame()["loss"].mean())
+        finally:
+            memory.detach()
 
 
 def cases(bench: Bench, n: int, seed: int) -> Iterator[Case]:
