@@ -131,6 +131,10 @@ def score(
         raise InputError(f"--per {per!r}: expected window or line")
     check_table(out)
     check_file(plot, PICTURES, "a picture")
+    named = [_named(log) for log in logs]
+    for _, path in named:
+        if path != "-" and not Path(path).is_file():
+            raise InputError(f"{path}: no such file; give a log, or NAME=PATH")
     detector = MPFMDetector.load(model)
     if not (model / WINDOWER).is_file():
         raise InputError(f"{model / WINDOWER} is missing; fit the model with `assay use mpfm fit`")
@@ -140,7 +144,7 @@ def score(
     tables: list[pd.DataFrame] = []
     written: list[Path] = []
     with _spoken_warnings():
-        for name, path in map(_named, logs):
+        for name, path in named:
             judged = _Judged(name, top)
             lines = _lines(path)
             if name not in detector.domains_:
@@ -265,6 +269,8 @@ def _named(text: str) -> tuple[str, str]:
         return name, path
     if text == "-":
         raise InputError("stdin has no name; write NAME=- with the name of its system")
+    if Path(text).is_dir():
+        raise InputError(f"{text} is a folder; give a log, or NAME=PATH, and the folder of a model with -m")
     return Path(text).name.split(".")[0], text
 
 
