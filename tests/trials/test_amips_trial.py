@@ -131,14 +131,24 @@ def test_recall_is_the_share_of_best_keys_found(task, case):
     assert (found["kflops_1"], found["scanned_1"]) == (5.0, 0.1)
 
 
-def test_both_routers_have_the_same_clusters(task, case):
-    learned, centroids = arms.learned_router(task, 3), arms.centroid_router(task, 3)
+def test_the_gradient_arm_counts_forward_and_backward(task):
+    from assay.nn.amips import SupportNet
+
+    answer = arms.gradient(task, seed=5)
+    net = SupportNet(depth=4, width=32, steps=0, test_size=0.0).fit(task.log, task.keys)
+    assert net.flops_ == 2 * 2 * net.n_parameters_
+    assert answer.flops[2] == pytest.approx(net.flops_ + 2 * 8 * (17 + answer.scanned[2] * 300))
+
+
+@pytest.mark.parametrize("base", ["keynet", "supportnet"])
+def test_all_routers_have_the_same_clusters(task, case, base):
+    learned, centroids = arms.learned_router(task, 3, base=base), arms.centroid_router(task, 3)
     np.testing.assert_array_equal(learned.cluster, centroids.cluster)
     found = arms.routed(case, learned)
     assert found["routed_1"] <= found["routed_2"] <= 1.0
 
 
-@pytest.mark.parametrize("part", TRIAL.also[:2], ids=["near", "routing"])
+@pytest.mark.parametrize("part", TRIAL.also[:-1], ids=lambda part: part.part)
 def test_every_arm_of_the_further_parts_gets_every_metric(few_sources, part):
     loaded = part.load(None, "quick", {"keys": 200, "steps": 3})
     (case,) = part.cases(loaded.value, 1, 0)

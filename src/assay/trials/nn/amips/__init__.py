@@ -2,19 +2,22 @@
 
 Does a learned map look in better places? The main part has real keys and a known truth (exact search): eight-line
 windows of the Python library's sources, asked for by runs of two to four of their words. Every case is an own set of
-keys, log of queries and net. `near` is the counter-case: queries that are a third of the window, few of them. `routing`
-chooses among ten clusters. `sentences` has embeddings of the demo encoder, or a user's own keys and queries: a folder
-with keys.npy and queries.npy (or tables).
+keys, log of queries and net. `near` is the counter-case: queries that are a third of the window, few of them. `convex`
+asks whether the gradient of a learned support function is worth more than a map learned directly. `routing` and
+`convex-routing` choose among ten clusters, with either. `sentences` has embeddings of the demo encoder, or a user's own
+keys and queries: a folder with keys.npy and queries.npy (or tables).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from assay.bench import Arm, Claim, Metric, Trial
 from assay.trials.nn.amips.arms import (
     PROBES,
     centroid_router,
+    gradient,
     hnsw,
     learned,
     learned_router,
@@ -45,6 +48,28 @@ CLAIM = Claim(
     "finds the best key in one list of sqrt(n) more often than the raw query", metric="recall_1_1", margin=0.01
 )
 
+
+def routing(part: str, claim: str, *arms: Arm) -> Trial:
+    """Arms that choose among clusters, beside their centroids."""
+    return Trial(
+        slug="amips",
+        part=part,
+        claim=Claim(claim, metric="routed_1", margin=0.01),
+        load=partial(load_sources, "routing"),
+        cases=source_cases,
+        arms=(*arms, Arm("centroids", centroid_router, baseline=True)),
+        metrics=(
+            Metric("routed_1", better="higher", help="the best key is in the first cluster of ten"),
+            Metric("routed_2", better="higher", help="in the first two"),
+            Metric("scanned_1", better="lower", help="share of the keys in the first cluster"),
+        ),
+        score=routed,
+        n_cases={"quick": 6, "standard": 8, "full": 10},
+        params={"keys": 0, "steps": 0},
+        takes_data=False,
+    )
+
+
 TRIAL = Trial(
     slug="amips",
     claim=CLAIM,
@@ -72,25 +97,35 @@ TRIAL = Trial(
         ),
         Trial(
             slug="amips",
-            part="routing",
+            part="convex",
             claim=Claim(
-                "routes to the cluster of the best key more often than centroids do", metric="routed_1", margin=0.01
+                "SupportNet's gradient finds the best key in one list at least as often as KeyNet's map",
+                metric="recall_1_1",
+                margin=0.01,
+                expects="no_worse",
             ),
-            load=partial(load_sources, "routing"),
+            load=partial(load_sources, "words"),
             cases=source_cases,
             arms=(
-                Arm("learned router (KeyNet)", learned_router),
-                Arm("centroids", centroid_router, baseline=True),
+                Arm("SupportNet's gradient, ranked by the query", gradient),
+                *(replace(arm, baseline=True) for arm in ARMS),
             ),
-            metrics=(
-                Metric("routed_1", better="higher", help="the best key is in the first cluster of ten"),
-                Metric("routed_2", better="higher", help="in the first two"),
-                Metric("scanned_1", better="lower", help="share of the keys in the first cluster"),
-            ),
-            score=routed,
-            n_cases={"quick": 6, "standard": 8, "full": 10},
+            metrics=METRICS,
+            score=recall,
+            n_cases={"quick": 4, "standard": 8, "full": 10},
             params={"keys": 0, "steps": 0},
             takes_data=False,
+        ),
+        routing(
+            "routing",
+            "routes to the cluster of the best key more often than centroids do",
+            Arm("learned router (KeyNet)", learned_router),
+        ),
+        routing(
+            "convex-routing",
+            "SupportNet routes to the cluster of the best key more often than KeyNet and centroids do",
+            Arm("learned router (SupportNet)", partial(learned_router, base="supportnet")),
+            Arm("learned router (KeyNet)", learned_router, baseline=True),
         ),
         Trial(
             slug="amips",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from assay.bench import Case
-    from assay.nn.amips import KeyNet
+    from assay.nn.amips import KeyNet, SupportNet
 
 
 class Answer(NamedTuple):
@@ -63,17 +63,23 @@ def raw(task: Task, seed: int) -> Answer:
     return probing(task, seed, task.queries, 0.0)
 
 
-def keynet(task: Task, seed: int) -> KeyNet:
-    from assay.nn.amips import KeyNet
-
-    net = KeyNet(
+def trained(net: type[KeyNet] | type[SupportNet], task: Task, seed: int) -> KeyNet | SupportNet:
+    return net(
         depth=4, **task.training._asdict(), noise=(1, 0.02), test_size=0.0, device="cpu", random_state=seed % 2**31
-    )
-    return net.fit(task.log, task.keys)
+    ).fit(task.log, task.keys)
 
 
 def learned(task: Task, seed: int) -> Answer:
-    net = keynet(task, seed)
+    from assay.nn.amips import KeyNet
+
+    net = trained(KeyNet, task, seed)
+    return probing(task, seed, net.transform(task.queries), net.flops_)
+
+
+def gradient(task: Task, seed: int) -> Answer:
+    from assay.nn.amips import SupportNet
+
+    net = trained(SupportNet, task, seed)
     return probing(task, seed, net.transform(task.queries), net.flops_)
 
 
@@ -142,11 +148,11 @@ class Routes(NamedTuple):
     chosen: NDArray[np.int64]
 
 
-def learned_router(task: Task, seed: int) -> Routes:
+def learned_router(task: Task, seed: int, base: Literal["keynet", "supportnet"] = "keynet") -> Routes:
     from assay.nn.amips import LearnedRouter
 
     router = LearnedRouter(
-        CLUSTERS, depth=4, **task.training._asdict(), noise=(1, 0.02), test_size=0.0, device="cpu",
+        CLUSTERS, base=base, depth=4, **task.training._asdict(), noise=(1, 0.02), test_size=0.0, device="cpu",
         random_state=seed % 2**31,
     )  # fmt: skip
     router.fit(task.log, task.keys)
