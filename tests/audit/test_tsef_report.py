@@ -75,8 +75,8 @@ def test_an_explainer_that_turns_with_the_prediction_notices_and_the_series_itse
 
 @pytest.mark.parametrize(
     ("n_noticed", "n_flipped", "verdict"),
-    [(4, 4, "too few flips"), (20, 20, "notices"), (8, 20, "sometimes"), (1, 20, "seldom or never"),
-     (1, 5, "unclear")],
+    [(4, 4, "too few flips"), (20, 20, "notices"), (8, 20, "sometimes"), (1, 20, "in less than half"),
+     (0, 16, "seldom or never"), (0, 15, "in less than half"), (0, 6, "in less than half"), (1, 5, "unclear")],
 )  # fmt: skip
 def test_a_verdict_says_what_its_interval_allows(n_noticed, n_flipped, verdict):
     assert Noticed("w", "tsef", 0.1, n_flipped, n_noticed, 0.5).verdict == verdict

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: What a watcher raises an alarm at: agreement with its clean map that noise of the same budget undercuts so rarely.
 FALSE_ALARMS = 0.05
+#: "Seldom or never" is said where the upper end of the interval lies below this: 0 of 16 flipped series allow it.
+SELDOM = 0.2
 #: Draws of noise for each series that the alarm is set by.
 NOISE_DRAWS = 4
 
@@ -61,7 +63,9 @@ class Noticed:
             return "notices"
         if low > FALSE_ALARMS:
             return "sometimes"
-        return "seldom or never" if high < 0.5 else "unclear"
+        if high < SELDOM:
+            return "seldom or never"
+        return "in less than half" if high < 0.5 else "unclear"
 
     def row(self) -> dict[str, Any]:
         """As a row of a table."""
