@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from assay._core.logs import hush
 from assay._core.seeds import child_seed
 from assay.bench.measure import measured
 
@@ -159,6 +160,7 @@ def _is_loose(name: str) -> bool:
 
 def work(item: Task) -> Row:
     """Run one arm on one case and score it. Whatever it raises becomes the row's error."""
+    hush()
     try:
         job, case = _job(item.job), cloudpickle.loads(item.unit)
         with _thread_limit(item.threads):

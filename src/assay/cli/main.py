@@ -10,6 +10,7 @@ import typer
 
 from assay import __version__
 from assay._core.errors import InputError
+from assay._core.logs import hush
 from assay.cli import browse, data, doctor, trial, use
 
 app = typer.Typer(
@@ -58,6 +59,8 @@ def main(arguments: list[str] | None = None) -> None:
     """
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
+    if not debug:
+        hush()
     try:
         app(args=[argument for argument in given if argument != "--debug"], prog_name="assay")
     except InputError as error:
