@@ -21,9 +21,6 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 PREFIX = "p_"
 REPORTS = (".html", ".json")
 
-#: What holds the state of a fitted MLPClassifier, plain numbers; skops knows its estimators, not these.
-TRUSTED = [f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")]
-
 
 class Test(StrEnum):
     """How p is found."""
@@ -166,13 +163,14 @@ def model(
     writes. Pickles are not opened: they can run code.
     """
     from assay.audit.dataguard import DataGuardAuditor
+    from assay.audit.dataguard.saved import load_classifier
 
     *targets, aux = _several(files, out, aux_is_nontraining)
-    suspect = _load_model(saved)
+    suspect = load_classifier(saved)
     auditor = DataGuardAuditor(
         alpha=alpha,
         n_augment=augment,
-        references=[_load_model(path) for path in references or []] or None,
+        references=[load_classifier(path) for path in references or []] or None,
         test=test.value,
         n_permutations=permutations,
         random_state=seed,
@@ -369,38 +367,6 @@ def _samples(path: Path, label: str, group: str | None) -> tuple[Any, Any, Any]:
         labels = labels.astype(str)
     groups = frame[group].to_numpy(dtype=str) if group else None
     return values.to_numpy(dtype=np.float64), labels, groups
-
-
-def _load_model(path: Path) -> Any:
-    import zipfile
-
-    from assay._core.extras import need
-
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    if path.suffix == ".pt2":
-        torch = need("torch", extra="lm", purpose="asking a torch model")
-        if not zipfile.is_zipfile(path):  # torch would print a traceback before it raises
-            raise InputError(f"{path} is no program that torch.export.save wrote: it is no archive")
-        try:
-            return torch.export.load(str(path)).module()
-        except Exception as error:  # it raises whatever a broken archive makes it raise
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise InputError(f"{path} is no program that torch.export.save wrote: {first}") from None
-    if path.suffix == ".skops":
-        skops = need("skops.io", extra="audit", purpose="asking a saved scikit-learn model")
-        try:
-            return skops.load(path, trusted=TRUSTED)
-        except Exception as error:  # likewise
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise InputError(f"{path} cannot be opened safely as a scikit-learn model: {first}") from None
-    raise InputError(
-        f"{path}: expected a model as .pt2 (torch.export.save) or .skops (skops.io.dump); pickles can run code and are "
-        "not opened"
-    )
-
-
-# ----------------------------------------------------------------------------------------------- auditing and writing
 
 
 def _audit_each(targets: list[Path], audit: Callable[[Path], AuditReport], out: Path) -> None:
