@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,6 +122,16 @@ def test_the_path_of_the_flow_starts_at_the_window(logs, fitted):
     found = fitted.explain(logs[1], 0)
     assert len(found.path) == 11
     assert found.path[-1] == pytest.approx(0.5 * np.sqrt(fitted.evidence(logs[1][[0]])[0, 2]), rel=1e-4)
+
+
+def test_only_lines_that_raise_the_score_are_blamed_for_it(fitted, logs):
+    found = fitted.explain(strange(logs[0]), 0)
+    mixed = replace(found, lines=found.lines.assign(change=[2.0, 1.0] + [-1.0] * (len(found.lines) - 2)))
+    assert mixed.summary().count("  line ") == 2
+    assert "+2.00" in mixed.summary()
+    innocent = replace(found, lines=found.lines.assign(change=0.0))
+    assert "no line's absence alone lowers the score" in innocent.summary()
+    assert "  line " not in innocent.summary()
 
 
 def test_the_explanation_can_be_drawn(logs, fitted):

@@ -67,12 +67,12 @@ class Explanation:
             f"{self.domain}: {verdict}, score {self.score:.2f} "
             f"(threshold {self.threshold:.2f}, p = {self.p_value:.3g})",
             "evidence in robust standard deviations: " + ", ".join(f"{k} {v:.1f}" for k, v in self.parts.items()),
-            "lines whose absence lowers the score most:",
         ]
-        said += [
-            f"  {row.change:+9.2f}  line {row.line}: {str(row.message)[:110]}"
-            for row in self.lines.head(n_lines).itertuples()
-        ]
+        raising = self.lines[self.lines["change"] > 0].head(n_lines)
+        said.append(
+            "lines whose absence lowers the score most:" if len(raising) else "no line's absence alone lowers the score"
+        )
+        said += [f"  {row.change:+9.2f}  line {row.line}: {str(row.message)[:110]}" for row in raising.itertuples()]
         for kind, distance, typical in self.prototypes:
             said.append(f"nearest {kind} prototype at squared distance {distance:.2f}; typical of it:")
             said += [f"             {template[:110]}" for template in typical]
