@@ -203,18 +203,3 @@ def test_docstrings_are_first_sentences_of_eight_words_once_each_and_not_of_test
 def test_a_python_without_sources_is_said_so(small_library):
     with pytest.raises(InputError, match=r": 0 windows of source text; the trial needs a Python library with sources$"):
         TRIAL.load(None, "quick", {"keys": 0, "steps": 0})
-
-
-def test_embeddings_are_made_once(tmp_path, monkeypatch):
-    calls = []
-
-    class Encoder:
-        def encode(self, texts):
-            calls.append(len(texts))
-            return np.ones((len(texts), 3), np.float32)
-
-    monkeypatch.setattr("assay.models.demo_encoder", Encoder)
-    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
-    first, again = (data.embedded(["one", "two"]) for _ in range(2))
-    np.testing.assert_array_equal(first, again)
-    assert calls == [2]

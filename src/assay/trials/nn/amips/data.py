@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sysconfig
 from functools import lru_cache
@@ -12,11 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from assay._core.cache import made_dir
+from assay import models
 from assay._core.errors import InputError
 from assay._core.extras import need
-from assay._core.files import replacing
-from assay._core.progress import progress_bar
 from assay._core.seeds import child_seed
 from assay.bench import Case, Data
 
@@ -217,7 +214,7 @@ def sentences(n_sentences: int, n_queries: int) -> tuple[Vectors, Vectors]:
             start = int(rng.integers(len(found) - length + 1))
             asked.append(" ".join(found[start : start + length]))
     asked = list(dict.fromkeys(asked))
-    vectors = embedded(texts + asked)
+    vectors = models.demo_embeddings(texts + asked)
     queries = vectors[len(texts) :]
     return vectors[: len(texts)], queries[rng.permutation(len(queries))]
 
@@ -242,34 +239,6 @@ def docstrings() -> list[str]:
                 if 8 <= len(text.split()) <= 40:
                     found[text] = None
     return list(found)
-
-
-def embedded(texts: list[str]) -> Vectors:
-    file = made_dir() / "embeddings" / f"amips-{hashlib.sha256(chr(0).join(texts).encode()).hexdigest()[:24]}.npy"
-    if file.is_file():
-        try:
-            kept: Vectors = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            kept = np.empty((0, 0), np.float32)  # not a whole file: made again
-        if len(kept) == len(texts):
-            return kept
-    from assay.models import demo_encoder
-
-    encoder = demo_encoder()
-    parts: list[Vectors] = []
-    with progress_bar() as bar:
-        task = bar.add_task("reading sentences, once", total=len(texts))
-        for start in range(0, len(texts), 512):
-            parts.append(encoder.encode(texts[start : start + 512]))
-            bar.advance(task, len(parts[-1]))
-    vectors = np.concatenate(parts)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as temporary:
-            np.save(temporary, vectors)
-    except (OSError, InputError):
-        pass  # no room or no right to write: made again next time
-    return vectors
 
 
 def folds(data: tuple[Vectors, Vectors, Training], n: int, seed: int) -> Iterator[Case]:
