@@ -8,7 +8,7 @@ import torch
 
 from assay._core.errors import InputError
 from assay.models import quality
-from assay.models.quality import measuring
+from assay.models.quality import asking, kept, measuring
 from assay.models.quality.text import split_topics
 
 WORDS = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(97)]
@@ -188,7 +188,7 @@ def test_a_choice_scores_the_mean_log_likelihood_of_its_tokens_after_the_context
     rng = np.random.default_rng(0)
     contexts, choices = rng.integers(99, size=(3, 12)), rng.integers(99, size=(3, 4, 5))
     choices[1, 2, 3:] = -1  # a shorter one
-    found = measuring.choice_scores(model, contexts, choices)
+    found = asking.choice_scores(model, contexts, choices)
     for row in range(3):
         for place in range(4):
             tokens = [int(t) for t in choices[row, place] if t >= 0]
@@ -265,7 +265,7 @@ def test_the_summary_says_how_much_was_asked_and_has_the_four_numbers():
 
 def test_the_full_model_is_asked_once(tokenizer, monkeypatch):
     first = asked(llama(), tokenizer)
-    monkeypatch.setattr(measuring, "_scored_logits", None)
+    monkeypatch.setattr(measuring, "scored_logits", None)
     second = asked(llama(), tokenizer)
     for name in vars(first):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
@@ -298,8 +298,8 @@ def test_writers_at_once_leave_one_whole_file(tokenizer, own_cache):
 
     def write_and_read():
         for _ in range(10):
-            measuring._write(path, made)
-            seen.append(measuring._read(path))
+            kept.write(path, made)
+            seen.append(kept.read(path))
 
     threads = [threading.Thread(target=write_and_read) for _ in range(4)]
     for thread in threads:

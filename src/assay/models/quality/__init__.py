@@ -9,7 +9,8 @@ says is kept below the cache folder, under a hash of its weights, the text and t
 >>> print(quality.measure(compressed, tokenizer, reference).summary())  # doctest: +SKIP
 """
 
-from assay.models.quality.measuring import Quality, Reference, measure, model_bytes, reference
+from assay.models.quality.measuring import measure, model_bytes, reference
+from assay.models.quality.results import Quality, Reference
 from assay.models.quality.text import Question, calibration_text, held_out_text, questions
 
 __all__ = [
