@@ -430,7 +430,7 @@ METHODS: tuple[Method, ...] = (
                  "may touch.",
         measured="at all layers of SmolLM2 it mimics a persona's prompt with relative error 0.77, constant vectors "
                  "0.89; as strong as the prompt, its answers have 0.61 times their perplexity and 1.27 times the "
-                 "prompt's (assay try psr --scale standard); at one layer no gain (0.951, 0.952).",
+                 "prompt's (assay try psr --scale standard); at one layer next to no gain (0.948, 0.953).",
     ),
     Method(
         "reflector", "Reflector", "adapt",
