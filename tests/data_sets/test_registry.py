@@ -27,7 +27,7 @@ def test_the_names_are_those_of_the_documentation():
     systems = ["apache", "bgl", "hdfs", "hpc", "hadoop", "linux", "openssh", "spark", "thunderbird", "zookeeper"]
     expected += [f"loghub-{system}" for system in systems]
     expected += [f"short-text-{name}" for name in ("agnews", "google-news-t", "search-snippets", "stackoverflow")]
-    expected += ["demo-lm", "demo-encoder"]
+    expected += ["demo-lm", "demo-encoder", "time-series"]
     assert [entry.name for entry in ENTRIES] == expected
 
 

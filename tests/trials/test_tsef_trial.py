@@ -111,8 +111,8 @@ def test_series_that_come_in_aeon_are_read_without_importing_it():
 
 
 def test_without_aeon_the_sentence_says_what_brings_it(monkeypatch):
-    monkeypatch.setattr(trial.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"^the series of GunPoint come inside the package aeon.*--no-deps aeon==1\.6"):
+    monkeypatch.setattr("assay.datasets.entry.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"^time-series is not here: run assay data get time-series$"):
         trial.shipped("GunPoint")
 
 

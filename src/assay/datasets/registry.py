@@ -286,4 +286,20 @@ ENTRIES: tuple[Entry, ...] = (
         ),
         description="22 million parameters, 384 dimensions, English; assay.models.demo_encoder() loads it.",
     ),
+    Entry(
+        name="time-series",
+        title="GunPoint, BasicMotions, ItalyPowerDemand and other labelled series, as they come in aeon",
+        kind="package",
+        file="aeon",
+        requirement="aeon==1.6.0",
+        sha256="d05227086706f80111ac5fee8de4d5d3115bb3bcfd1c786c8629393055816409",
+        size=6_421_000,
+        source="https://www.timeseriesclassification.com",
+        licence="none stated (the series; their package: BSD-3-Clause)",
+        citation=(
+            "Dau et al.: The UCR Time Series Archive. IEEE/CAA Journal of Automatica Sinica 6(6), 2019; "
+            "Middlehurst et al.: aeon: a Python Toolkit for Learning from Time Series. JMLR 25, 2024"
+        ),
+        description="Small sets of the UCR and UEA archives as .ts files; they are read, aeon is never imported.",
+    ),
 )

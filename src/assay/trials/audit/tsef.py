@@ -9,13 +9,13 @@ those that weigh the two losses may try several weights (-p weights=0.3,0.05,0.0
 
 from __future__ import annotations
 
-import importlib.util
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from assay import datasets
 from assay._core.errors import InputError
 from assay._core.extras import need
 from assay._core.seeds import child_seed
@@ -263,14 +263,8 @@ def shipped(name: str) -> Source:
     """Training and test series that lie inside the package aeon; it is not imported, only its files are read."""
     from assay.audit.tsef import read_series
 
-    spec = importlib.util.find_spec("aeon")
-    folder = Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
-    files = [] if folder is None else [folder / f"datasets/data/{name}/{name}_{part}.ts" for part in ("TRAIN", "TEST")]
-    if not files or not all(file.is_file() for file in files):
-        raise InputError(
-            f"the series of {name} come inside the package aeon, which is not here: pip install --no-deps aeon==1.6.0"
-        )
-    train, test = map(read_series, files)
+    folder = datasets.path("time-series") / "datasets" / "data" / name
+    train, test = (read_series(folder / f"{name}_{part}.ts") for part in ("TRAIN", "TEST"))
     assert train.y is not None
     assert test.y is not None  # the archive's files are labelled
     return Source(name, (train.X, train.y), (test.X, test.y))
