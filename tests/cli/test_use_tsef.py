@@ -47,6 +47,9 @@ def folder(tmp_path, monkeypatch, model):
     with torch.no_grad():
         names = np.array(["no", "yes"])[model(X).argmax(dim=1).numpy()]
     np.savez(tmp_path / "series.npz", X=X.numpy(), y=names)
+    with_gap = X.numpy().copy()
+    with_gap[15, 0, 5] = np.nan  # also where that series is not drawn
+    np.savez(tmp_path / "gap.npz", X=with_gap, y=names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.script(model).save("model.pt")
@@ -153,6 +156,10 @@ def test_a_table_with_a_row_a_series_will_do(run, folder):
         (
             ["model.pt2", "one.csv"],
             "one.csv: 1 classes (yes), and the model has 2; name all in the order of its outputs",
+        ),
+        (
+            ["model.pt2", "gap.npz", "--limit", "2"],
+            "gap.npz, series 15, channel 0, time 5: the value is nan; fill gaps",
         ),
         (["model.pt2", "series.npz", "-o", "mine.py"], "mine.py is a file; give the name of a folder to write to"),
     ],

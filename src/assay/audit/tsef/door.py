@@ -11,6 +11,7 @@ import torch
 from assay._core.errors import InputError
 from assay._core.seeds import child_seed
 from assay.audit.tsef.explainers import MaskExplainer, explanation_distance
+from assay.audit.tsef.series import check_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,13 +51,7 @@ def series_array(X: Any, layout: Layout) -> NDArray[Any]:  # noqa: N803, the eco
     array = array.astype(np.float32) if array.dtype.kind in "biu" else array
     if array.dtype.kind != "f":
         raise InputError(f"X holds values of type {array.dtype}; expected numbers")
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
-        row, channel, time = bad[0]
-        raise InputError(
-            f"X, series {row}, channel {channel}, time {time}: the value is {array[row, channel, time]}; fill gaps, "
-            "and where series have different lengths pad them to one and let the classifier mask the padding"
-        )
+    check_finite(array, "X")
     if array.shape[2] < 2:
         raise InputError("X: the series have one time step; expected at least 2")
     return np.ascontiguousarray(array)

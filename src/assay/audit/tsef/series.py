@@ -73,6 +73,7 @@ def read_series(
         X, names, declared = *_read_columns(file, label), None  # noqa: N806
     else:
         raise InputError(f"{path}: {file.suffix or 'no suffix'} is not one of .ts, .npz, .npy, {', '.join(FORMATS)}")
+    check_finite(X, str(path))
     if names is None:
         return Series(X, None, tuple(classes or ()))
     order = tuple(classes or declared or sorted(set(names), key=_by_number))
@@ -81,6 +82,17 @@ def read_series(
         if name not in index:
             raise InputError(f"{path}, series {row}: class {name!r} is not one of {', '.join(order)}")
     return Series(X, np.array([index[name] for name in names], dtype=np.int64), order)
+
+
+def check_finite(X: NDArray[Any], where: str) -> None:  # noqa: N803
+    """Refuse series (n, channels, length) with a value that is none, and name the first."""
+    bad = np.argwhere(~np.isfinite(X))
+    if len(bad):
+        row, channel, time = bad[0]
+        raise InputError(
+            f"{where}, series {row}, channel {channel}, time {time}: the value is {X[row, channel, time]}; fill gaps, "
+            "and where series have different lengths pad them to one and let the classifier mask the padding"
+        )
 
 
 def _by_number(name: str) -> tuple[float, str]:
