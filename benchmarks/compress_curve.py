@@ -23,6 +23,7 @@ import pandas as pd
 
 from assay._core.errors import InputError
 from assay._core.tables import write_table
+from assay.compress._layers import dense_weight
 from assay.models import demo_lm, quality
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ COLUMNS = [
     "method", "setting", "bytes", "bits_per_weight", "perplexity", "perplexity_low", "perplexity_high",
     "kl", "kl_low", "kl_high", "choice_accuracy", "choice_low", "choice_high",
 ]  # fmt: skip
+
+#: Shares of the parameters that methods of low rank keep.
+RATIOS = (0.9, 0.8, 0.7, 0.6, 0.5)
 
 #: Bytes of a weight that is left alone (embeddings, norms): models are shipped in 16 bits.
 KEPT = 2
@@ -59,7 +63,7 @@ class Setting(NamedTuple):
 
 def linear_weights(model: Any) -> list[Any]:
     """Weights of the linear layers that methods compress."""
-    from assay.compress._layers import dense_weight, linear_layers
+    from assay.compress._layers import linear_layers
 
     return [dense_weight(layer)[0] for _, layer in linear_layers(model, ("lm_head",))]
 
@@ -176,8 +180,66 @@ def dynamic_whitening() -> Iterator[Setting]:
 
         return Setting(f"{ratio:g} of the parameters", compress)
 
-    for ratio in (0.9, 0.8, 0.6):
+    for ratio in RATIOS:
         yield setting(ratio)
+
+
+def svd() -> Iterator[Setting]:
+    """Nearest weights of low rank; the product stands in for the two factors, which are counted."""
+    from assay.compress._layers import linear_layers, set_dense_weight
+    from assay.trials.compress.svd_baselines import rank_at
+    from assay.trials.compress.svd_baselines import svd as nearest
+
+    def setting(ratio: float) -> Setting:
+        def compress(model: Any, tokenizer: Any) -> float:
+            n_kept = 0
+            for _, layer in linear_layers(model, ("lm_head",)):
+                weight = dense_weight(layer)[0]
+                rank = rank_at(weight.shape, ratio)
+                pair = nearest(weight).cut(rank)
+                set_dense_weight(layer, (pair.a @ pair.b).to(weight.dtype))
+                n_kept += rank * sum(weight.shape)
+            return KEPT * n_kept
+
+        return Setting(f"{ratio:g} of the parameters", compress)
+
+    for ratio in RATIOS:
+        yield setting(ratio)
+
+
+def svd_llm() -> Iterator[Setting]:
+    """The same, nearest in the outputs of the full model's layers."""
+    from assay.compress._layers import set_dense_weight
+    from assay.trials.compress.svd_baselines import rank_at, seen_by_layers
+    from assay.trials.compress.svd_baselines import svd_llm as nearest
+
+    def setting(ratio: float) -> Setting:
+        def compress(model: Any, tokenizer: Any) -> float:
+            made = {}
+            for name, weight, seen in seen_by_layers(model, calibration_ids(tokenizer)):
+                rank = rank_at(weight.shape, ratio)
+                pair = nearest(weight, seen.gram).cut(rank)
+                made[name] = (pair.a @ pair.b).to(weight.dtype), rank * sum(weight.shape)
+            for name, (weight, _) in made.items():  # only now: all layers were to see the full model's inputs
+                set_dense_weight(model.get_submodule(name), weight)
+            return KEPT * sum(n_kept for _, n_kept in made.values())
+
+        return Setting(f"{ratio:g} of the parameters", compress)
+
+    for ratio in RATIOS:
+        yield setting(ratio)
+
+
+def two_to_four() -> Iterator[Setting]:
+    """The two largest of every four weights of a row, with two bits each that say which they are."""
+    from assay.compress._layers import linear_layers
+    from assay.trials.compress.rt_lynx.baselines import prune_
+
+    def compress(model: Any, tokenizer: Any) -> float:
+        prune_(model, [name for name, _ in linear_layers(model, ("lm_head",))])
+        return sum(weight.numel() for weight in linear_weights(model)) / 2 * (KEPT + 2 / 8)
+
+    yield Setting("by magnitude", compress)
 
 
 METHODS: dict[str, Callable[[], Iterator[Setting]]] = {
@@ -188,6 +250,9 @@ METHODS: dict[str, Callable[[], Iterator[Setting]]] = {
     "rtn": rtn,
     "gptq": gptq,
     "torchao": torchao,
+    "svd": svd,
+    "svd-llm": svd_llm,
+    "2:4": two_to_four,
 }
 
 
@@ -249,8 +314,11 @@ LOOKS = {
     "rtn": ("#999999", "s"),
     "gptq": ("#D55E00", "^"),
     "torchao": ("#E69F00", "D"),
+    "svd": ("#999999", "<"),
+    "svd-llm": ("#56B4E9", "X"),
+    "2:4": ("#000000", "1"),
 }
-OTHER_LOOKS = (("#56B4E9", "X"), ("#F0E442", "h"))
+OTHER_LOOKS = (("#F0E442", "h"), ("#56B4E9", "p"))
 
 
 def draw(table: pd.DataFrame, full_perplexity: float) -> Axes:
