@@ -326,7 +326,7 @@ def draw(table: pd.DataFrame, full_perplexity: float) -> Axes:
     from matplotlib import pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = "compress"  # the same picture from the same table
-    _, panels = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    _, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     others = iter(OTHER_LOOKS)
     for method, rows in table.groupby("method", sort=False):
         color, mark = LOOKS.get(str(method)) or next(others)
@@ -340,7 +340,7 @@ def draw(table: pd.DataFrame, full_perplexity: float) -> Axes:
     for panel in panels:
         panel.set_yscale("log")
         panel.set_xlabel("weights (MB; what is left alone counted at 16 bits)")
-    panels[0].legend(frameon=False)
+    panels[0].figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     first: Axes = panels[0]
     return first
 

@@ -58,7 +58,7 @@ def test_the_table_in_the_docs_has_every_column_and_intervals_that_hold_their_va
         assert ((table[low] <= table[name]) & (table[name] <= table[high])).all()
 
 
-@pytest.mark.parametrize("method", ["full", "mxint", "rtn"])
+@pytest.mark.parametrize("method", ["full", "mxint", "rtn", "svd", "svd-llm", "2:4"])
 def test_settings_have_names_of_their_own(curve, method):
     names = [setting.name for setting in curve.METHODS[method]()]
     assert len(set(names)) == len(names) > 0
@@ -76,6 +76,30 @@ def test_a_setting_changes_the_model_and_says_its_bytes(curve, method, name, bit
         gap = float((model(x) - before).norm() / before.norm())
     assert n_bytes == pytest.approx((64 * 48 + 48 * 32) * bits / 8, abs=8)  # a scale for each tensor
     assert 0 < gap < 0.2
+
+
+def test_half_of_the_weights_in_16_bits_and_two_bits_for_each_place(curve):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 48))
+    (setting,) = curve.METHODS["2:4"]()
+    with torch.no_grad():
+        n_bytes = setting.compress(model, None)
+    assert n_bytes == 64 * 48 * 9 / 8
+    assert (model[0].weight.view(48, 16, 4) != 0).sum(-1).unique().tolist() == [2]
+
+
+def test_plain_svd_keeps_at_most_the_share_of_the_parameters(curve):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 48))
+    before = model[0].weight.detach().clone()
+    (setting,) = (setting for setting in curve.METHODS["svd"]() if setting.name.startswith("0.5 "))
+    with torch.no_grad():
+        n_bytes = setting.compress(model, None)
+        singular = torch.linalg.svdvals(before)
+    rank = 13  # floor(0.5 · 64 · 48 / (64 + 48))
+    assert n_bytes == 2 * rank * (64 + 48)
+    left_out = (model[0].weight - before).norm()
+    assert float(left_out) == pytest.approx(float(singular[rank:].norm()), rel=1e-4)  # Eckart and Young
 
 
 def test_the_picture_has_a_mark_for_every_method_and_units_on_its_axes(curve):
