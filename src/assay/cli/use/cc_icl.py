@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import save_picture
+from assay.cli.output import save_picture, write_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -235,8 +235,7 @@ def train(
     if lora:
         network = network.merge_and_unload()
     _make_folder(out)
-    network.save_pretrained(out)
-    processor.save_pretrained(out)
+    write_model(network, processor, out)
     tenth = max(len(losses) // 10, 1)
     typer.echo(f"{len(losses)} steps, loss {losses[:tenth].mean():.3f} to {losses[-tenth:].mean():.3f} nats")
     typer.echo(f"\nWritten: {out}")

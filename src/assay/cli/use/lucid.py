@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import save_picture
+from assay.cli.output import save_picture, write_model
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -91,8 +91,7 @@ def convert(
     if n_steps:
         made = _trained(softmax, model, ids, (n_steps, batch_size, n_tokens, learning_rate, seed))
         said.append((f"LUCID, {n_steps} steps", quality.measure(made, tokenizer, reference)))
-    made.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    write_model(made, tokenizer, out)
     for name, found in said:
         low, high = found.interval("perplexity")
         typer.echo(f"{name:<22} perplexity {found.perplexity:8.4g}  [{low:.4g}, {high:.4g}]")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import PICTURES, check_file, check_table, save_picture
+from assay.cli.output import PICTURES, check_file, check_table, save_picture, write_model
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -63,8 +63,7 @@ def train(
         bos_token_id=0, eos_token_id=0, ffn_beta=_beta(beta),
     )  # fmt: skip
     small = _trained(config, text, (n_steps, batch_size, n_tokens, learning_rate, seed))
-    small.model.save_pretrained(out)
-    small.tokenizer.save_pretrained(out)
+    write_model(small.model, small.tokenizer, out)
     found = quality.reference(small.model, small.tokenizer, n_windows=20, n_questions=0).full
     low, high = found.interval("perplexity")
     total = sum(weight.numel() for weight in small.model.parameters())

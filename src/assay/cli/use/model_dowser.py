@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import check_file, check_table
+from assay.cli.output import check_file, check_table, write_model
 
 app = typer.Typer(
     add_completion=False,
@@ -177,8 +177,7 @@ def apply(
     model, tokenizer = _model(source)
     changes.apply(model)
     _make_folder(out)
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    write_model(model, tokenizer, out)
     typer.echo(f"{changes.n_entries:,} weights changed\n\nWritten: {out}")
 
 
