@@ -219,8 +219,8 @@ METHODS: tuple[Method, ...] = (
         not_when="you want a CPU to run faster, or the least loss at 4 bits and below: methods that see data lose "
                  "less.",
         measured="SmolLM2-135M, weights and activations: KL of MXINT8 0.25 times that of the best 8-bit baseline "
-                 "[0.23, 0.28]; at 4 bits rotated NVINT4 0.91 times NVFP4's [0.83, 0.97], unclear (assay try mxint --scale "
-                 "standard).",
+                 "[0.23, 0.28]; at 4 bits rotated NVINT4 0.91 times NVFP4's [0.83, 0.97], unclear (assay try mxint "
+                 "--scale standard).",
     ),
     Method(
         "dynamic-whitening", "Distribution-aware whitening", "compress",
@@ -236,7 +236,7 @@ METHODS: tuple[Method, ...] = (
         not_when="8- or 4-bit numbers will do: they keep far more at equal bytes; or you expect dynamic inputs to beat "
                  "SVD-LLM's by themselves.",
         measured="SmolLM2 at 0.8 kept: KL 0.971 times SVD-LLM's [0.950, 0.999], unclear; digits: the paper's target "
-                 "1.13 times the error of static, anchored 0.64 times (assay try dynamic-whitening --scale standard).",
+                 "1.13 times the error of static, anchored 0.64 times (on SmolLM2 1.34; assay try dynamic-whitening --scale standard).",
     ),
     Method(
         "rt-lynx", "RT-Lynx", "compress",
