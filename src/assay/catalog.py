@@ -236,7 +236,8 @@ METHODS: tuple[Method, ...] = (
         not_when="8- or 4-bit numbers will do: they keep far more at equal bytes; or you expect dynamic inputs to beat "
                  "SVD-LLM's by themselves.",
         measured="SmolLM2 at 0.8 kept: KL 0.971 times SVD-LLM's [0.950, 0.999], unclear; digits: the paper's target "
-                 "1.13 times the error of static, anchored 0.64 times (on SmolLM2 1.34; assay try dynamic-whitening --scale standard).",
+                 "1.13 times the error of static, anchored 0.64 times (on SmolLM2 1.34; assay try "
+                 "dynamic-whitening --scale standard).",
     ),
     Method(
         "rt-lynx", "RT-Lynx", "compress",
