@@ -389,9 +389,9 @@ METHODS: tuple[Method, ...] = (
         use_when="a fixed body of facts must be answered from short prompts, by a model you can train adapters for.",
         not_when="the facts change often, are asked in many wordings, or can be looked up by their words (use "
                  "retrieval).",
-        measured="a phone book of 24 in SmolLM2: by heart 0.75 from routed modules, 0.96 from one large LoRA, 0.83 by"
-                 " BM25, 0.17 from the whole book in the prompt; in other words 0.13, 0.71, 0.67, 0.08 (assay try "
-                 "lora-memory; unclear)",
+        measured="a phone book of 64 in SmolLM2: by heart 0.65 from routed modules, 1.00 from one large LoRA, 0.65 by "
+                 "BM25, 0.08 from the whole book in the prompt; in other words 0.06, 0.84, 0.51, 0.06 (assay try "
+                 "lora-memory --scale standard; contradicted).",
     ),
     Method(
         "model-dowser", "Model-Dowser", "adapt",
