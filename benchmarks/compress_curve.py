@@ -126,7 +126,7 @@ def gptq() -> Iterator[Setting]:
             lambda model, tokenizer: gptq_(model, calibration_ids(tokenizer), bits, group_size).n_bytes,
         )
 
-    for bits, group_size in ((4, None), (4, 64), (3, 64), (2, 64)):
+    for bits, group_size in ((4, None), (4, 64), (3, None), (3, 64), (2, 64)):
         yield setting(bits, group_size)
 
 
