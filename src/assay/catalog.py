@@ -201,8 +201,8 @@ METHODS: tuple[Method, ...] = (
         use_when="weights must fit a size between whole bits.",
         not_when="4 bits or more suffice, or a CPU should get faster.",
         measured="+0.44 dB [0.43, 0.45] over a k-means codebook on normal numbers at 2 bits; SmolLM2 at 3 bits without "
-                 "data: KL 2.18 times GPTQ's [2.00, 2.36], contradicted, and 0.55 times that of rounding in groups of 128 "
-                 "(assay try liftquant --scale standard).",
+                 "data: KL 2.18 times GPTQ's [2.00, 2.36], contradicted, and 0.55 times that of rounding in groups of "
+                 "128 (assay try liftquant --scale standard).",
     ),
     Method(
         "mxint", "Fine-grained integer formats", "compress",
