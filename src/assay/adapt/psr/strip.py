@@ -176,7 +176,7 @@ def strip_page(strips: Sequence[str], title: str) -> str:
     said = html.escape(title)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{said}</title></head>\n'
-        f'<body style="max-width:60em;margin:2em auto;font-family:sans-serif"><h1>{said}</h1>\n'
+        f'<body style="max-width:60em;margin:2em auto;padding:0 1em;font-family:sans-serif"><h1>{said}</h1>\n'
         + "\n".join(strips)
         + "\n</body></html>\n"
     )
