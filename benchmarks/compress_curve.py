@@ -315,10 +315,10 @@ LOOKS = {
     "gptq": ("#D55E00", "^"),
     "torchao": ("#E69F00", "D"),
     "svd": ("#999999", "<"),
-    "svd-llm": ("#56B4E9", "X"),
+    "svd-llm": ("#444444", "x"),
     "2:4": ("#000000", "1"),
 }
-OTHER_LOOKS = (("#F0E442", "h"), ("#56B4E9", "p"))
+OTHER_LOOKS = (("#56B4E9", "X"), ("#F0E442", "h"))
 
 
 def draw(table: pd.DataFrame, full_perplexity: float) -> Axes:
