@@ -253,8 +253,8 @@ METHODS: tuple[Method, ...] = (
         not_when="you are on a CPU, want a smaller file, or may prune the weights of a language model and repair them, "
                  "which lost less here.",
         measured="digits diffusion: Fréchet distance 1.02 times that of repaired 2:4 weights [1.01, 1.04], "
-                 "contradicted, 0.77 times that of bare 2:4 inputs; SmolLM2's MLPs: KL 1.83 times the repaired weights' "
-                 "[1.74, 1.96] (assay try rt-lynx --scale standard).",
+                 "contradicted, 0.77 times that of bare 2:4 inputs; SmolLM2's MLPs: KL 1.83 times that of repaired "
+                 "weights [1.74, 1.96] (assay try rt-lynx --scale standard).",
     ),
     # ------------------------------------------------------------------ decode: faster or better generation
     Method(
