@@ -112,7 +112,7 @@ TRIAL = Trial(
             ),
             metrics=METRICS,
             score=recall,
-            n_cases={"quick": 4, "standard": 8, "full": 10},
+            n_cases={"quick": 6, "standard": 8, "full": 10},
             params={"keys": 0, "steps": 0},
             takes_data=False,
         ),
