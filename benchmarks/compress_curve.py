@@ -23,7 +23,6 @@ import pandas as pd
 
 from assay._core.errors import InputError
 from assay._core.tables import write_table
-from assay.compress._layers import dense_weight
 from assay.models import demo_lm, quality
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class Setting(NamedTuple):
 
 def linear_weights(model: Any) -> list[Any]:
     """Weights of the linear layers that methods compress."""
-    from assay.compress._layers import linear_layers
+    from assay.compress._layers import dense_weight, linear_layers
 
     return [dense_weight(layer)[0] for _, layer in linear_layers(model, ("lm_head",))]
 
@@ -185,41 +184,42 @@ def dynamic_whitening() -> Iterator[Setting]:
 
 
 def svd() -> Iterator[Setting]:
-    """Nearest weights of low rank; the product stands in for the two factors, which are counted."""
-    from assay.compress._layers import linear_layers, set_dense_weight
-    from assay.trials.compress.svd_baselines import rank_at
+    """Nearest weights of low rank."""
+    from assay.compress._layers import dense_weight, linear_layers
     from assay.trials.compress.svd_baselines import svd as nearest
 
-    def setting(ratio: float) -> Setting:
-        def compress(model: Any, tokenizer: Any) -> float:
-            n_kept = 0
-            for _, layer in linear_layers(model, ("lm_head",)):
-                weight = dense_weight(layer)[0]
-                rank = rank_at(weight.shape, ratio)
-                pair = nearest(weight).cut(rank)
-                set_dense_weight(layer, (pair.a @ pair.b).to(weight.dtype))
-                n_kept += rank * sum(weight.shape)
-            return KEPT * n_kept
+    def pairs(model: Any, tokenizer: Any) -> Iterator[tuple[str, Any, Any]]:
+        for name, layer in linear_layers(model, ("lm_head",)):
+            weight = dense_weight(layer)[0]
+            yield name, weight, nearest(weight)
 
-        return Setting(f"{ratio:g} of the parameters", compress)
-
-    for ratio in RATIOS:
-        yield setting(ratio)
+    return low_rank(pairs)
 
 
 def svd_llm() -> Iterator[Setting]:
-    """The same, nearest in the outputs of the full model's layers."""
-    from assay.compress._layers import set_dense_weight
-    from assay.trials.compress.svd_baselines import rank_at, seen_by_layers
+    """Low rank that is nearest in the outputs of the full model's layers."""
+    from assay.trials.compress.svd_baselines import seen_by_layers
     from assay.trials.compress.svd_baselines import svd_llm as nearest
+
+    def pairs(model: Any, tokenizer: Any) -> Iterator[tuple[str, Any, Any]]:
+        for name, weight, seen in seen_by_layers(model, calibration_ids(tokenizer)):
+            yield name, weight, nearest(weight, seen.gram)
+
+    return low_rank(pairs)
+
+
+def low_rank(pairs: Callable[[Any, Any], Iterator[tuple[str, Any, Any]]]) -> Iterator[Setting]:
+    """A setting a ratio, from name, weight and factors of every layer; the product stands in for the factors."""
+    from assay.compress._layers import set_dense_weight
+    from assay.trials.compress.svd_baselines import rank_at
 
     def setting(ratio: float) -> Setting:
         def compress(model: Any, tokenizer: Any) -> float:
             made = {}
-            for name, weight, seen in seen_by_layers(model, calibration_ids(tokenizer)):
+            for name, weight, pair in pairs(model, tokenizer):
                 rank = rank_at(weight.shape, ratio)
-                pair = nearest(weight, seen.gram).cut(rank)
-                made[name] = (pair.a @ pair.b).to(weight.dtype), rank * sum(weight.shape)
+                cut = pair.cut(rank)
+                made[name] = (cut.a @ cut.b).to(weight.dtype), rank * sum(weight.shape)
             for name, (weight, _) in made.items():  # only now: all layers were to see the full model's inputs
                 set_dense_weight(model.get_submodule(name), weight)
             return KEPT * sum(n_kept for _, n_kept in made.values())

@@ -108,6 +108,8 @@ def test_bytes_that_are_no_text_are_replaced_and_counted(run, model, tmp_path):
         (["score", "absent.log"], "absent.log: no such file; give a log, or NAME=PATH"),
         (["score", "web=-", "absent.log"], "absent.log: no such file; give a log, or NAME=PATH"),
         (["score", ".", "web.log"], ". is a folder; give a log, or NAME=PATH, and the folder of a model with -m"),
+        (["score", "web=."], ". is a folder; give a log, or NAME=PATH, and the folder of a model with -m"),
+        (["fit", "web=."], ". is a folder; give a log, or NAME=PATH, and the folder of a model with -m"),
         (["score", "-"], "stdin has no name; write NAME=- with the name of its system"),
         (["score", "web=-", "--per", "word"], "--per 'word': expected window or line"),
         (["fit", "a=x.log", "a=y.log"], "two logs have the name 'a'; name them: NAME=PATH"),

@@ -95,12 +95,3 @@ def save_picture(axes: Axes, path: Path) -> None:
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=200, bbox_inches="tight")
     plt.close(figure)
-
-
-def write_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a Hugging Face model and its tokenizer or processor, without a bar for files that take a moment."""
-    from assay.models.packages import without_progress_bars
-
-    with without_progress_bars():
-        model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from assay._core.cache import made_dir
 from assay._core.errors import InputError
 from assay._core.extras import need
-from assay.models.packages import package_file, without_progress_bars
+from assay.models.packages import package_file, without_progress_bars, write_pretrained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -166,9 +166,7 @@ def _save(model: Any, tokenizer: Any, folder: Path) -> None:
     temporary = folder.with_name(f".{secrets.token_hex(4)}.{folder.name}")
     temporary.mkdir()
     try:
-        with without_progress_bars():
-            model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
+        write_pretrained(model, tokenizer, temporary)
         for file in temporary.iterdir():
             file.chmod(0o644)  # the cache folder may be shared, and safetensors writes for its owner alone
         temporary.rename(folder)

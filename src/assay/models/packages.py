@@ -1,11 +1,11 @@
-"""Find models that come in a package, and keep the loading of models quiet."""
+"""Find models that come in a package, and keep loading and writing models quiet."""
 
 from __future__ import annotations
 
 import importlib.util
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from assay._core.errors import InputError
 from assay._core.extras import need
@@ -44,3 +44,10 @@ def without_progress_bars() -> Iterator[None]:
     finally:
         if was_shown:
             logging.enable_progress_bar()
+
+
+def write_pretrained(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a Hugging Face model and its tokenizer or processor, without a bar for files that take a moment."""
+    with without_progress_bars():
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

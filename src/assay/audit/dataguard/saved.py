@@ -59,6 +59,3 @@ def load_classifier(path: Path) -> Any:
         f"{path}: expected a model as .pt2 (torch.export.save) or .skops (skops.io.dump); pickles can run code and are "
         "not opened"
     )
-
-
-# ----------------------------------------------------------------------------------------------- auditing and writing

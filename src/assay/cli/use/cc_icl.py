@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import save_picture, write_model
+from assay.cli.output import save_picture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -222,6 +222,7 @@ def train(
     Example: `assay use cc-icl train notes/episodes.jsonl -o tuned --epochs 3`
     """
     from assay.evaluate.cc_icl import MCTConfig, mct_, read_episodes, with_lora
+    from assay.models.packages import write_pretrained
 
     bench = read_episodes(episodes)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -235,7 +236,7 @@ def train(
     if lora:
         network = network.merge_and_unload()
     _make_folder(out)
-    write_model(network, processor, out)
+    write_pretrained(network, processor, out)
     tenth = max(len(losses) // 10, 1)
     typer.echo(f"{len(losses)} steps, loss {losses[:tenth].mean():.3f} to {losses[-tenth:].mean():.3f} nats")
     typer.echo(f"\nWritten: {out}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import save_picture, write_model
+from assay.cli.output import save_picture
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -73,6 +73,7 @@ def convert(
     with assay.nn.lucid.load.
     """
     from assay.models import quality
+    from assay.models.packages import write_pretrained
     from assay.nn.lucid import convert_
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -91,7 +92,7 @@ def convert(
     if n_steps:
         made = _trained(softmax, model, ids, (n_steps, batch_size, n_tokens, learning_rate, seed))
         said.append((f"LUCID, {n_steps} steps", quality.measure(made, tokenizer, reference)))
-    write_model(made, tokenizer, out)
+    write_pretrained(made, tokenizer, out)
     for name, found in said:
         low, high = found.interval("perplexity")
         typer.echo(f"{name:<22} perplexity {found.perplexity:8.4g}  [{low:.4g}, {high:.4g}]")

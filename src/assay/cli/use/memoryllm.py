@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import PICTURES, check_file, check_table, save_picture, write_model
+from assay.cli.output import PICTURES, check_file, check_table, save_picture
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -49,6 +49,7 @@ def train(
     of one width and all betas have as many parameters in total.
     """
     from assay.models import quality
+    from assay.models.packages import write_pretrained
     from assay.nn.memoryllm import MemoryLlamaConfig
 
     _check_new(out)
@@ -63,7 +64,7 @@ def train(
         bos_token_id=0, eos_token_id=0, ffn_beta=_beta(beta),
     )  # fmt: skip
     small = _trained(config, text, (n_steps, batch_size, n_tokens, learning_rate, seed))
-    write_model(small.model, small.tokenizer, out)
+    write_pretrained(small.model, small.tokenizer, out)
     found = quality.reference(small.model, small.tokenizer, n_windows=20, n_questions=0).full
     low, high = found.interval("perplexity")
     total = sum(weight.numel() for weight in small.model.parameters())

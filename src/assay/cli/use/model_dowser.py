@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from assay._core.errors import InputError
-from assay.cli.output import check_file, check_table, write_model
+from assay.cli.output import check_file, check_table
 
 app = typer.Typer(
     add_completion=False,
@@ -170,6 +170,7 @@ def apply(
     Example: `assay use model-dowser apply demo lessons.safetensors -o taught/`
     """
     from assay.adapt.model_dowser import SparseDelta
+    from assay.models.packages import write_pretrained
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is there already; give the name of a new or empty folder")
@@ -177,7 +178,7 @@ def apply(
     model, tokenizer = _model(source)
     changes.apply(model)
     _make_folder(out)
-    write_model(model, tokenizer, out)
+    write_pretrained(model, tokenizer, out)
     typer.echo(f"{changes.n_entries:,} weights changed\n\nWritten: {out}")
 
 

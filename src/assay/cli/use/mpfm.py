@@ -132,9 +132,8 @@ def score(
     check_table(out)
     check_file(plot, PICTURES, "a picture")
     named = [_named(log) for log in logs]
-    for _, path in named:
-        if path != "-" and not Path(path).is_file():
-            raise InputError(f"{path}: no such file; give a log, or NAME=PATH")
+    for _, path in named:  # before any work, not when it is its turn
+        _check_log(path)
     detector = MPFMDetector.load(model)
     if not (model / WINDOWER).is_file():
         raise InputError(f"{model / WINDOWER} is missing; fit the model with `assay use mpfm fit`")
@@ -269,9 +268,14 @@ def _named(text: str) -> tuple[str, str]:
         return name, path
     if text == "-":
         raise InputError("stdin has no name; write NAME=- with the name of its system")
-    if Path(text).is_dir():
-        raise InputError(f"{text} is a folder; give a log, or NAME=PATH, and the folder of a model with -m")
     return Path(text).name.split(".")[0], text
+
+
+def _check_log(path: str) -> None:
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a folder; give a log, or NAME=PATH, and the folder of a model with -m")
+    if path != "-" and not Path(path).is_file():
+        raise InputError(f"{path}: no such file; give a log, or NAME=PATH")
 
 
 def _lines(path: str) -> Iterator[str]:
@@ -279,8 +283,7 @@ def _lines(path: str) -> Iterator[str]:
     if path == "-":
         yield from (line.decode("utf-8", errors="replace") for line in sys.stdin.buffer)
         return
-    if not Path(path).is_file():
-        raise InputError(f"{path}: no such file; give a log, or NAME=PATH")
+    _check_log(path)
     n_replaced = 0
     with gzip.open(path, "rb") if path.endswith(".gz") else Path(path).open("rb") as file:
         try:

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from assay.bench.spec import Parameter, Scale
+    from assay.trials.solve.caot_stc.arms import Labels
     from assay.trials.solve.caot_stc.data import World
-
-    Labels = NDArray[np.intp]
 
 BATCH = 200
 
