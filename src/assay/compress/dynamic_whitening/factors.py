@@ -197,11 +197,14 @@ def anchored_weight(weight: Tensor, cross: Tensor, gram: Tensor, *, eps: float =
     eps : float
         Relative to the mean of the Gram's diagonal.
     """
-    w, g = _doubles(weight, gram)
+    g = _checked_gram(weight, gram)
     lifted = eps * float(g.diagonal().mean())
     root = whitener(g, eps)
-    left = w @ cross.double() + lifted * w
-    return torch.cholesky_solve(left.T, root).T
+    made = torch.empty(weight.shape, dtype=torch.float64, device=g.device)
+    for rows in _row_parts(len(weight)):
+        w = weight[rows].detach().double()
+        made[rows] = torch.cholesky_solve((w @ cross.double() + lifted * w).T, root).T
+    return made
 
 
 def output_error(weight: Tensor, factors: tuple[Tensor, Tensor], gram: Tensor) -> float:
@@ -217,6 +220,19 @@ def output_error(weight: Tensor, factors: tuple[Tensor, Tensor], gram: Tensor) -
     return (max(0.0, lost) / whole) ** 0.5 if whole > 0 else 0.0
 
 
+def anchored_error(
+    weight: Tensor, factors: tuple[Tensor, Tensor], moments: tuple[Tensor, Tensor], energy: float
+) -> float:
+    """‖W X - A B X̂‖ / ‖W X‖ by X X̂ᵀ and X̂ X̂ᵀ, where `energy` is ‖W X‖²; 0 where there is no output."""
+    cross, gram = moments
+    b = factors[1].double()
+    square = energy
+    for rows in _row_parts(len(weight)):
+        w, made = weight[rows].detach().double(), factors[0][rows].double() @ b
+        square += float(((made @ gram - 2 * (w @ cross)) * made).sum())
+    return (max(0.0, square) / energy) ** 0.5 if energy > 0 else 0.0
+
+
 def drift(gram: Any, shifted: Any, *, eps: float = 0.0) -> float:
     """Spectral norm of S⁻¹ Ĝ S⁻ᵀ - I: how far inputs have moved from those that S was made for.
 
@@ -229,10 +245,10 @@ def drift(gram: Any, shifted: Any, *, eps: float = 0.0) -> float:
     """
     g, moved = _doubles(gram, shifted)
     s = whitener(g, eps)
-    half = torch.linalg.solve_triangular(s, moved, upper=False)
-    white = torch.linalg.solve_triangular(s, half.T, upper=False)
-    values = torch.linalg.eigvalsh((white + white.T) / 2)
-    return float((values - 1).abs().max())
+    white = torch.linalg.solve_triangular(s, moved, upper=False)
+    white = torch.linalg.solve_triangular(s, white.T, upper=False)
+    del s  # large, and not needed for the eigenvalues; these read the lower half alone
+    return float((torch.linalg.eigvalsh(white) - 1).abs().max())
 
 
 def allocate_ranks(

@@ -19,6 +19,7 @@ from assay.compress._layers import dense_weight, linear_layers, some
 from assay.compress._memory import SpilledCalls, put, spilled_outputs, trim
 from assay.compress.dynamic_whitening.factors import (
     allocate_ranks,
+    anchored_error,
     anchored_weight,
     drift,
     output_error,
@@ -298,7 +299,8 @@ class _Run:
             is_last = number == len(stack.blocks) - 1
             watch = Watch(self.masks)
             if keeps_full:
-                watch = Watch(self.masks, copy.deepcopy(block), full_calls, self.config.target == "anchored")
+                is_anchored = self.config.target == "anchored"
+                watch = Watch(self.masks, copy.deepcopy(block), full_calls, full=self.config.drift, cross=is_anchored)
             layers = stack.layers_of(self.model, prefix)
             for name in layers:
                 self.take_finished(name)
@@ -385,8 +387,8 @@ class _Run:
         spectrum = factors.singular_values
         del factors, wanted  # in float64: not held while the error is computed
         error = output_error(weight, (layer.a, layer.b), gram)
-        if self.config.target == "anchored" and sums.cross is not None and sums.full is not None:
-            error = _anchored_error(weight, layer.weight, sums)
+        if self.config.target == "anchored" and sums.cross is not None:
+            error = anchored_error(weight, (layer.a, layer.b), (sums.cross, gram), sums.energy[name])
         squares = spectrum.square()
         energy = float(squares[:rank].sum() / squares.sum()) if bool(squares.sum() > 0) else 1.0
         n_bytes = layer.a.numel() * layer.a.element_size() + layer.b.numel() * layer.b.element_size()
@@ -403,12 +405,3 @@ class _Run:
                 f"leaves directions open; give more tokens (said once)",
                 stacklevel=2,
             )
-
-
-def _anchored_error(weight: Tensor, made: Tensor, sums: Moments) -> float:
-    """‖W X - W' X̂‖ / ‖W X‖."""
-    assert sums.full is not None and sums.cross is not None and sums.now is not None  # noqa: PT018  # one state
-    w, v = weight.double(), made.detach().double()
-    whole = float(((w @ sums.full) * w).sum())
-    square = whole - 2 * float(((w @ sums.cross) * v).sum()) + float(((v @ sums.now) * v).sum())
-    return (max(0.0, square) / whole) ** 0.5 if whole > 0 else 0.0

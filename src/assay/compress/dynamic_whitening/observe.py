@@ -10,6 +10,7 @@ import torch
 
 from assay._core.errors import InputError
 from assay.compress._blocks import Call
+from assay.compress._layers import dense_weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,12 +36,16 @@ class Group:
 
 @dataclass
 class Moments:
-    """Sums over tokens: x̂ x̂ᵀ of the inputs as they are now, x xᵀ of the full model's, and x x̂ᵀ; None: not taken."""
+    """Sums over tokens: x̂ x̂ᵀ of the inputs as they are now, x xᵀ of the full model's, and x x̂ᵀ; None: not taken.
+
+    `energy` goes with `cross`: ‖W x‖² of each layer in the full model.
+    """
 
     now: Tensor | None = None
     full: Tensor | None = None
     cross: Tensor | None = None
     n_tokens: int = 0
+    energy: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -50,6 +55,7 @@ class Watch:
     masks: Sequence[Tensor | None]
     dense: nn.Module | None = None
     dense_calls: Sequence[Call] = field(default_factory=list)
+    full: bool = False
     cross: bool = False
 
 
@@ -115,8 +121,7 @@ def moments(
     first = {group.layers[0]: group for group in groups}
     found = {group: Moments() for group in groups}
     now = {name: model.get_submodule(name) for name in first}
-    dense = {} if watch.dense is None else {name: watch.dense.get_submodule(name[len(prefix):].lstrip("."))
-                                            for name in first}  # fmt: skip
+    dense = {} if watch.dense is None else {name: _within(watch.dense, prefix, name) for name in first}
     stops_at = groups[0].layers[0] if len(groups) == 1 and groups[0].is_once else None
     for number, call in enumerate(calls):
         inputs = _inputs(block, now, call, watch.masks[number], stops_at)
@@ -129,10 +134,20 @@ def moments(
             sums.now = _added(sums.now, x, x, name)
             if name not in full or len(full[name]) != len(x):  # routed elsewhere
                 continue
-            sums.full = _added(sums.full, full[name], full[name], name)
-            if watch.cross:
+            if watch.full:
+                sums.full = _added(sums.full, full[name], full[name], name)
+            if watch.cross and watch.dense is not None:
                 sums.cross = _added(sums.cross, full[name], x, name)
+                for layer in first[name].layers:
+                    weight, _ = dense_weight(_within(watch.dense, prefix, layer))
+                    energy = float((full[name].float() @ weight.float().T).square().sum(dtype=torch.float64))
+                    sums.energy[layer] = sums.energy.get(layer, 0.0) + energy
     return {group: sums for group, sums in found.items() if sums.now is not None}
+
+
+def _within(block: nn.Module, prefix: str, name: str) -> nn.Module:
+    """The layer of a copy of the block that has this full name in the model."""
+    return block.get_submodule(name[len(prefix) :].lstrip("."))
 
 
 def _added(total: Tensor | None, left: Tensor, right: Tensor, name: str) -> Tensor:
