@@ -337,7 +337,11 @@ ANSWERS: dict[str, Any] = {
     "arms": arms(answer, METHODS),
     "metrics": (
         Metric("perplexity", better="lower", scale="log", help="of the answer, by the unsteered model"),
-        Metric("attribute", better="higher", help="different words of the attribute's list; two make 1"),
+        Metric(
+            "attribute",
+            better="higher",
+            help="different words of its list, two make 1; perplexities compare only where it is as high as the prompt's",
+        ),
         Metric("different_words", better="higher", help="share of the answer's words that differ"),
     ),
     "score": strength_and_fluency,
