@@ -1,7 +1,7 @@
 """DyLLM beside full recomputation, Fast-dLLM's caches and dLLM-Cache: time and memory, at a width that matters.
 
 python benchmarks/dyllm.py [--width 512] [--blocks 4] [--tokens 512] [--new 64] [--repeats 5]
-python benchmarks/dyllm.py --sweep [--steps 800]   # tau on the trial's trained model: quality instead of time
+python benchmarks/dyllm.py --sweep [--steps 800]   # tau, refresh_every on the trial's trained model: quality
 
 Random weights: the text means nothing, the time is that of a trained model of this size. All ways to decode run in one
 process on one thread, in turns; ratios are medians over repeats of CPU times. "the model itself" is a loop over the
@@ -142,7 +142,7 @@ def speed(arguments: argparse.Namespace) -> None:
 
 
 def sweep(n_steps: int) -> None:
-    """Tau on the trained model of the trial: a table of quality and of the share that is computed."""
+    """Tau, and refresh_every at the default tau, on the trial's trained model: quality and the share computed."""
     import numpy as np
 
     from assay.decode.dyllm import DyLLMGenerator, pseudo_nll, step_errors
@@ -153,10 +153,13 @@ def sweep(n_steps: int) -> None:
     print(f"{n_steps} steps, loss of the last 100: {small.losses[-100:].mean():.2f} nats a token")
     data = trial.load_prompts(None, "quick", {**trial.TRIAL.params, "steps": n_steps})
     cases = list(trial.one_prompt(data.value, 16, 0))
-    print(f"{'tau':>8} {'as full':>8} {'pseudo-NLL':>19} {'logit error':>12} {'salient':>8} {'computed':>9} {'s':>6}")
-    for tau in ("full", 1.5, 0.9999, 0.999, 0.995, 0.99, 0.97, 0.9, -1.0):
-        is_full = tau == "full"
-        generator = DyLLMGenerator(small.model, tau=1.5 if is_full else tau, mask_token_id=VOCABULARY)
+    print(f"{'tau':>16} {'as full':>8} {'pseudo-NLL':>19} {'logit error':>12} {'salient':>8} {'computed':>9} {'s':>6}")
+    settings: list[tuple[str, float, int | None]] = [("full", 1.5, None)]
+    settings += [(str(tau), tau, None) for tau in (1.5, 0.9999, 0.999, 0.995, 0.99, 0.97, 0.9, -1.0)]
+    settings += [(f"0.99, refresh {every}", 0.99, every) for every in (4, 8, 16)]
+    for name, tau, every in settings:
+        is_full = name == "full"
+        generator = DyLLMGenerator(small.model, tau=tau, refresh_every=every, mask_token_id=VOCABULARY)
         rows, errors = [], []
         for case in cases:
             prompt = torch.tensor([case.given.prompt])
@@ -171,7 +174,7 @@ def sweep(n_steps: int) -> None:
         same, surprise, salient, computed, seconds = np.mean(rows, axis=0)
         half = 1.96 * np.std([row[1] for row in rows], ddof=1) / len(rows) ** 0.5
         print(
-            f"{tau:>8} {same:>8.2f} {surprise:>8.3f} ± {half:>8.3f} {np.mean(errors) if errors else 0:>12.4f} "
+            f"{name:>16} {same:>8.2f} {surprise:>8.3f} ± {half:>8.3f} {np.mean(errors) if errors else 0:>12.4f} "
             f"{salient:>8.1%} {computed:>9.1%} {seconds * len(rows):>6.1f}"
         )
 

@@ -43,6 +43,15 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+def measure_memory(n_tokens: int) -> None:
+    print(f"memory of one head of {HEAD_DIM}, {n_tokens} tokens, forward, a process each")
+    for name in ("sdpa", "lucid"):
+        command = [sys.executable, "-c", MEASURE, name, str(n_tokens)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        print(f"{name:<6} {float(done.stdout):>6.0f} MiB at its peak, torch and all")
+    print(f"P as a whole would be {4 * n_tokens**2 / 2**20:.0f} MiB\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lengths", type=numbers, default=[512, 2048, 4096])
@@ -52,19 +61,10 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     shapes = [(HEADS, HEADS // group, HEAD_DIM) for group in arguments.groups]
+    measure_memory(arguments.memory_tokens)  # first: a process starts at the peak of the one that starts it
     print(compare_speed(shapes, arguments.lengths).summary())
     floors = ", ".join(f"{floor_ratio(group):.2f} at {group} queries a key" for group in arguments.groups)
     print(f"\nratio of multiply-adds of a prompt: {floors}")
-    print(f"\nmemory of one head of {HEAD_DIM}, {arguments.memory_tokens} tokens, forward, a process each")
-    for name in ("sdpa", "lucid"):
-        done = subprocess.run(
-            [sys.executable, "-c", MEASURE, name, str(arguments.memory_tokens)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        print(f"{name:<6} {float(done.stdout):>6.0f} MiB at its peak, torch and all")
-    print(f"P as a whole would be {4 * arguments.memory_tokens**2 / 2**20:.0f} MiB")
 
 
 if __name__ == "__main__":

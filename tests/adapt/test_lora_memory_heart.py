@@ -101,6 +101,14 @@ def test_padding_costs_nothing_in_distillation():
     )
 
 
+def test_distillation_of_a_model_in_half_precision_is_reckoned_in_single():
+    parts = [some(shape, seed).bfloat16() for seed, shape in enumerate([(2, 3, 7), (2, 3, 7), (2, 3, 5), (2, 3, 5)])]
+    loss = distillation_loss(*parts, torch.ones(2, 3))
+    exact = distillation_loss(*(part.double() for part in parts), torch.ones(2, 3))
+    assert loss.dtype is torch.float32
+    assert float(loss) == pytest.approx(float(exact), rel=1e-5)
+
+
 # ------------------------------------------------------------------------------------------------------------- merge
 
 ONE, TWO = torch.tensor([3.0, -1.0, 0.5, 2.0]), torch.tensor([-2.0, -4.0, 0.1, 1.0])

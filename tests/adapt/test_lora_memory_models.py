@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lora_memory_models import CONFIGS, TEMPLATE, facts, fast, logits, memory_of, tiny, words
+from lora_memory_models import CONFIGS, LLAMA_LIKE, TEMPLATE, facts, fast, logits, memory_of, tiny, words
 from peft import PeftModel
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from assay._core.errors import InputError
 from assay.adapt.lora_memory import (
@@ -535,6 +537,7 @@ def renamed_base(folder):
         (lambda m: m.write(facts(4), "x", WriteConfig(distill="all")), "distillation needs both: config.distill and a"),
         (lambda m: m.ask_many(["v1"], modules=[("zz",)]), "there is no module 'zz'; there are m000, m001"),
         (lambda m: m.remove("zz"), "there is no module 'zz'"),
+        (lambda m: m.ask_many(["v1"], num_return_sequences=2, num_beams=2), "num_return_sequences is 2, but"),
         (lambda m: m.route("v1", top_k=3), "top_k is 3; expected a number from 1 to 2, the number of modules"),
         (lambda m: m.generate(torch.tensor([[1, 7], [10, 70]]), return_dict_in_generate=True), "needs rows of one"),
         (lambda m: merge_adapters(m.peft_model, ["m000", "zz"], new_name="n"), "there is no module 'zz'"),
@@ -615,11 +618,156 @@ def test_an_index_that_leads_out_of_the_folder_is_refused(written, tmp_path):
         LoRAMemory.load(tmp_path, tiny(), words())
 
 
-def test_a_missing_adapter_is_named(written, tmp_path):
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda place: (place / "adapter_model.safetensors").unlink(), "holds no adapter_model.safetensors"),
+        (lambda place: cut(place / "adapter_model.safetensors"), "is no adapter for this model: "),
+        (lambda place: cut(place / "adapter_config.json"), "is no adapter for this model"),
+        (lambda place: shutil.rmtree(place), "holds no adapter_config.json"),
+    ],
+)
+@pytest.mark.parametrize("name", ["m000", "m001"])
+def test_a_damaged_module_is_left_out_by_name_and_written_again(written, base, tmp_path, damage, reason, name):
     written.save(tmp_path)
-    (tmp_path / "modules" / "m001" / "adapter_model.safetensors").unlink()
-    with pytest.raises(InputError, match="names the module 'm001', but its adapter is missing"):
-        LoRAMemory.load(tmp_path, tiny(), words())
+    damage(tmp_path / "modules" / name)
+    with pytest.warns(UserWarning, match=f"module '{name}' is left out: .*{reason}.*; write it again, or remove it"):
+        memory = memory_of(tiny(), folder=tmp_path)
+    (other,) = {"m000", "m001"} - {name}
+    assert list(memory.modules) == list(memory.peft_model.peft_config) == [other]
+    assert torch.equal(logits(memory.model), base)
+    with memory.using(other), written.using(other):
+        assert torch.equal(logits(memory.model), logits(written.model))
+    memory.write_many([facts(8), facts(8, 8)], fast())
+    assert list(memory.modules) == ["m000", "m001"]
+    assert LoRAMemory.load(tmp_path, tiny(), words()).modules == written.modules
+
+
+def test_a_damaged_module_is_still_in_the_index_after_another_write_and_can_be_removed(written, tmp_path):
+    written.save(tmp_path)
+    cut(tmp_path / "modules" / "m000" / "adapter_model.safetensors")
+    with pytest.warns(UserWarning, match="'m000' is left out"):
+        memory = memory_of(tiny(), folder=tmp_path)
+    memory.write(facts(2, 20), "new", fast(n_steps=1))
+    with pytest.warns(UserWarning, match="'m000' is left out"):
+        again = memory_of(tiny(), folder=tmp_path)
+    again.remove("m000")
+    assert list(LoRAMemory.load(tmp_path, tiny(), words()).modules) == ["m001", "new"]
+
+
+def test_a_model_whose_memory_holds_only_damaged_modules_is_as_it_was_given(tmp_path, base):
+    memory_of(tiny(), folder=tmp_path).write(facts(2), "m", fast(n_steps=1))
+    cut(tmp_path / "modules" / "m" / "adapter_model.safetensors")
+    model = tiny()
+    with pytest.warns(UserWarning, match="'m' is left out"):
+        memory_of(model, folder=tmp_path)
+    assert model.state_dict().keys() == tiny().state_dict().keys()
+    assert torch.equal(logits(model), base)
+    assert memory_of(model).peft_model is None
+
+
+def test_saving_over_a_module_never_leaves_it_without_an_adapter(written, tmp_path, monkeypatch):
+    written.save(tmp_path)
+    place = tmp_path / "modules" / "m000"
+    replace, seen = Path.replace, []
+
+    def watched(path, target):
+        done = replace(path, target)
+        seen.append((place / "adapter_model.safetensors").is_file() and (place / "adapter_config.json").is_file())
+        return done
+
+    monkeypatch.setattr(Path, "replace", watched)
+    written.save(tmp_path)
+    assert seen
+    assert all(seen)
+
+
+def test_a_module_is_on_the_disk_before_the_index_names_it(tmp_path, monkeypatch):
+    sync, synced = os.fsync, []
+
+    def watched(handle):
+        synced.append(os.fstat(handle).st_ino)  # a file keeps its number when it is renamed
+        sync(handle)
+
+    memory = memory_of(tiny(), folder=tmp_path)
+    monkeypatch.setattr(os, "fsync", watched)
+    memory.write(facts(2), "m", fast(n_steps=1))
+    index = synced.index((tmp_path / "index.json").stat().st_ino)
+    module = tmp_path / "modules" / "m"
+    assert {path.stat().st_ino for path in (*module.iterdir(), module, module.parent)} <= set(synced[:index])
+
+
+def test_two_answers_to_one_question_in_two_modules_are_refused(tmp_path):
+    memory = memory_of(tiny(), folder=tmp_path)
+    memory.write([("v1", "v2")], "a", fast(n_steps=1))
+    memory = LoRAMemory.load(tmp_path, tiny(), words())
+    with pytest.raises(
+        InputError, match="cannot hold two answers to one question: module 'a' holds another one to 'v1'"
+    ):
+        memory.write([("v5", "v6"), ("v1", "v3")], "b", fast(n_steps=1))
+    memory.write([("v1", "v2"), ("v5", "v6")], "c", fast(n_steps=1))  # the same answer again does no harm
+
+
+def test_an_index_without_hashes_of_answers_is_read(written, tmp_path):
+    written.save(tmp_path)
+    index = json.loads((tmp_path / "index.json").read_text())
+    index["version"] = 1
+    del index["base_config"]
+    for module in index["modules"]:
+        del module["answers"]
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    memory = LoRAMemory.load(tmp_path, tiny(), words())
+    assert memory.write_many([facts(8), facts(8, 8)], fast()) == ["m000", "m001"]
+
+
+def test_a_loaded_memory_goes_on_in_its_folder_with_its_settings(tmp_path):
+    memory_of(tiny(), folder=tmp_path).write(facts(2), "a", fast(n_steps=1))
+    LoRAMemory.load(tmp_path, tiny(), words()).write(facts(2, 4), "b", fast(n_steps=1))
+    memory = LoRAMemory.load(tmp_path, tiny(), words())
+    assert list(memory.modules) == ["a", "b"]
+    memory.detach()
+    memory.write(facts(2, 8), "elsewhere", fast(n_steps=1))
+    assert list(LoRAMemory.load(tmp_path, tiny(), words()).modules) == ["a", "b"]
+
+
+def test_the_same_weights_in_another_arithmetic_are_another_base_model(tmp_path):
+    memory_of(tiny(), folder=tmp_path).write(facts(2), "a", fast(n_steps=1))
+    config = LlamaConfig(**{**LLAMA_LIKE, "rms_norm_eps": 1e-3})
+    other = AutoModelForCausalLM.from_config(config).eval()
+    other.load_state_dict(tiny().state_dict())
+    with pytest.raises(InputError, match=r"another base model \(rms_norm_eps was 1e-06, this one has 0\.001\)"):
+        memory_of(other, folder=tmp_path)
+    other = tiny()
+    other.config.rope_parameters = {**other.config.rope_parameters, "rope_theta": 5e5}
+    with pytest.raises(InputError, match=r"another base model \(rope_parameters was"):
+        memory_of(other, folder=tmp_path)
+
+
+def test_writing_within_a_block_leaves_switched_on_what_was():
+    memory = memory_of(tiny())
+    memory.write(facts(2), "a", fast(n_steps=5))
+    with memory.using("a"):
+        on = logits(memory.model)
+        memory.write(facts(2, 4), "b", fast(n_steps=1))
+        assert torch.equal(logits(memory.model), on)
+        with pytest.raises(InputError, match="the loss is nan"):
+            memory.write(facts(4, 8), "bad", fast(learning_rate=1e20))
+        assert torch.equal(logits(memory.model), on)
+    assert torch.equal(logits(memory.model), logits(tiny()))
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+@pytest.mark.parametrize("is_on", [False, True])
+def test_gradient_checkpointing_is_left_as_the_user_had_it(is_on):
+    model = tiny()
+    if is_on:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    memory_of(model).write(facts(2), "m", fast(n_steps=1, gradient_checkpointing=True))
+    assert model.is_gradient_checkpointing is is_on
 
 
 def test_a_folder_of_other_settings_is_refused(tmp_path):

@@ -77,7 +77,7 @@ def test_a_matrix_that_no_probe_reached_is_reported_and_follows_the_policy(unuse
     [
         ({"rho": 1.5}, r"^rho=1\.5: expected the share of weights that train, from 0 to 1$"),
         ({"rho": float("nan")}, r"^rho=nan: expected the share"),
-        ({"scope": "row"}, r"^scope='row', unused='freeze': expected 'layer' or 'global'"),
+        ({"scope": "row"}, r"^scope='row': expected 'layer' or 'global'"),
     ],
 )
 def test_settings_out_of_range_are_refused(options, message):

@@ -6,8 +6,11 @@ from model_dowser_models import ARCHITECTURES, decoder, tokens, vision_language
 
 from assay._core.errors import InputError
 from assay.adapt.model_dowser import (
+    DowserConfig,
+    Mask,
     build_mask,
     generate_probes,
+    gradient_mask,
     importance,
     noise_image_probes,
     random_mask,
@@ -283,3 +286,70 @@ def test_images_of_noise_are_probes_through_a_processor():
     assert all(score.any() for score in importance(model, probes, n_hutchinson=1).values())
     with pytest.raises(InputError, match=r"^object has no image_token; use probes of text, or make your own$"):
         noise_image_probes(model, object())
+
+
+def test_probes_of_images_are_drawn_from_the_whole_law():
+    """A model that ships top_p near zero would write the same text for each image."""
+    model = vision_language()
+    model.generation_config.top_p, model.generation_config.temperature = 1e-6, 0.1
+
+    class Processor:
+        image_token = "<image>"
+
+        def __call__(self, images, text, return_tensors):
+            return {"input_ids": torch.full((1, 4), 3), "pixel_values": torch.zeros(1, 3, 8, 8)}
+
+    first, second = noise_image_probes(model, Processor(), n_probes=2, length=12)
+    assert not torch.equal(first["input_ids"], second["input_ids"])
+
+
+def test_what_each_token_has_grows_with_the_text():
+    from assay.adapt.model_dowser.probes import _to_length
+
+    prompt, ids = torch.ones(1, 4, dtype=torch.long), torch.ones(1, 9, dtype=torch.long)
+    assert _to_length(torch.ones(1, 4), prompt, ids).tolist() == [[1.0] * 4 + [0.0] * 5]
+    assert _to_length(torch.ones(1, 3, 8, 8), prompt, ids).shape == (1, 3, 8, 8)
+
+
+def test_scores_in_inference_mode_are_refused():
+    with torch.inference_mode(), pytest.raises(InputError, match=r"^scores need gradients, which inference mode"):
+        importance(torch.nn.Linear(2, 1), torch.ones(3, 2))
+
+
+def test_a_layer_that_the_loss_does_not_reach_is_no_error():
+    from types import SimpleNamespace
+
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x, labels):
+            return SimpleNamespace(loss=(self.used(x) - labels).square().mean())
+
+    batches = [{"x": torch.ones(2, 4), "labels": torch.zeros(2, 4)}]
+    with pytest.warns(UserWarning, match="only zero scores, such as unused"):
+        mask = gradient_mask(Half(), batches, rho=0.25)
+    assert int(mask.trainable["used.weight"].sum()) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_delta_goes_onto_a_weight_that_is_not_contiguous(dtype):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6, bias=False)).to(dtype)
+    model[0].weight = torch.nn.Parameter(torch.randn(4, 6).to(dtype).T)
+    before = model[0].weight.detach().clone()
+    with Mask({"0.weight": torch.arange(24).view(6, 4) % 3 == 0}).apply(model) as tuning:
+        model[0].weight.data[0, 0] += 1
+        delta = tuning.delta()
+    model[0].weight.data.copy_(before)
+    with delta.apply(model):
+        assert model[0].weight[0, 0].item() == (before[0, 0] + 1).item()
+        assert int((model[0].weight != before).sum()) == 1
+    assert torch.equal(model[0].weight, before)
+
+
+@pytest.mark.parametrize(("options", "message"), [({"rho": 1.5}, r"^rho=1.5: "), ({"scope": "all"}, r"^scope='all': ")])
+def test_a_choice_that_cannot_be_made_is_refused_before_scoring(options, message):
+    with pytest.raises(InputError, match=message):
+        DowserConfig(**options)

@@ -259,7 +259,23 @@ def test_states_that_are_not_finite_are_refused():
         PSR(model, tokenizer(), layers=1).fit(pairs(2), downstream=False)
 
 
+@pytest.mark.parametrize("objective", ["mse", "ll"])
+def test_what_is_not_finite_above_the_steered_layer_is_refused_too(objective):
+    model = tiny()
+    with torch.no_grad():
+        model.model.layers[2].mlp.down_proj.weight[0, 0] = float("nan")
+    message = {
+        "mse": r"^pair 1: layer 2 gives NaN or infinity; load",
+        "ll": r"^pair \d: the loss is nan; load the model",
+    }
+    with pytest.raises(InputError, match=message[objective]):
+        PSR(model, tokenizer(), layers=1).fit(pairs(2), objective, epochs=1)
+
+
 BAD = {
+    "no epochs": ({"epochs": 0}, r"^epochs=0: expected 1 or more$"),
+    "no epochs on arrays": ({"epochs": 0, "downstream": False}, r"^epochs=0: expected 1 or more$"),
+    "a rate of zero": ({"learning_rate": 0.0}, r"^30 steps at a learning rate of 0.0: expected 1 or more, above 0$"),
     "objective": ({"objective": "rmse"}, r"^objective='rmse': expected 'mse' or 'll'$"),
     "ll on arrays": (
         {"objective": "ll", "downstream": False},

@@ -4,12 +4,13 @@ import inspect
 
 import pytest
 import torch
-from psr_helpers import FAMILIES, pairs, text, tiny, tokenizer
+from psr_helpers import FAMILIES, SHAPE, pairs, text, tiny, tokenizer
 
 from assay._core.errors import InputError
 from assay.adapt.psr import PSR, ConstantSteering
 from assay.adapt.psr.activations import run
 from assay.adapt.psr.hooks import Blocks, check_layers, last_positions
+from assay.adapt.psr.objectives import steered
 from assay.adapt.psr.pairs import left_padded
 
 PROMPT = torch.tensor([[5, 6, 7, 8, 9]])
@@ -127,6 +128,61 @@ def test_greedy_answers_are_those_without_the_cache(family):
     assert cached[0].tolist() == cached[1].tolist() == sequence[0, PROMPT.shape[1] :].tolist()
 
 
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_generating_without_a_cache_answers_as_with_one(family, options):
+    model = tiny(family)
+    ids, real = left_padded([[5, 6, 7], [8, 9, 10, 11, 12, 13]], "cpu")
+    with random_psr(model).steer():
+        cached = greedy(model, ids, real, **options)
+        assert greedy(model, ids, real, use_cache=False, **options).tolist() == cached.tolist()
+        assert greedy(model, ids, real, use_cache=False, **options).tolist() == cached.tolist()  # from the start again
+    assert greedy(model, ids, real, **options).tolist() != cached.tolist()
+
+
+def test_without_a_cache_the_question_and_the_strength_of_a_row_stay_what_they_were():
+    model = tiny()
+    ids, real = left_padded([[5, 6, 7], [8, 9, 10, 11]], "cpu")
+    mask = torch.tensor([[False, True, False, True], [False, True, False, True]])
+    with random_psr(model, span="question_and_answer").steer(mask=mask):
+        assert greedy(model, ids, real, use_cache=False).tolist() == greedy(model, ids, real).tolist()
+    with random_psr(model).steer(torch.tensor([0.3, 2.0])):
+        assert greedy(model, ids, real, use_cache=False).tolist() == greedy(model, ids, real).tolist()
+
+
+OTHER_CALLS = {
+    "another prompt": ([[4, 6, 7, 8, 9, 3]], None),
+    "two tokens longer": ([[5, 6, 7, 8, 9, 3, 4]], None),
+    "another batch": ([[5, 6, 7, 8, 9, 3]] * 2, None),
+    "other padding": ([[5, 6, 7, 8, 9, 3]], [[0, 1, 1, 1, 1, 1]]),
+}
+
+
+@pytest.mark.parametrize(("ids", "real"), OTHER_CALLS.values(), ids=OTHER_CALLS)
+def test_an_unrelated_pass_without_a_cache_is_a_prompt_of_its_own(ids, real):
+    model = tiny()
+    ids = torch.tensor(ids)
+    real = torch.ones_like(ids) if real is None else torch.tensor(real)
+    psr = random_psr(model)
+    with psr.steer():
+        alone = logits(model, ids, attention_mask=real)
+    with psr.steer():
+        logits(model, use_cache=False)
+        assert torch.equal(logits(model, ids, attention_mask=real), alone)
+
+
+def test_embeddings_go_on_as_tokens_do():
+    """As inside a vision-language model, whose decoder never sees tokens."""
+    model = tiny()
+    embed = model.get_input_embeddings()
+    longer = torch.cat([PROMPT, torch.tensor([[20]])], 1)
+    with random_psr(model).steer(mask=torch.tensor([[False, False, False, False, True, True]])):
+        expected = logits(model, longer)
+    with random_psr(model).steer(), torch.no_grad():
+        model(inputs_embeds=embed(PROMPT))
+        torch.testing.assert_close(model(inputs_embeds=embed(longer)).logits, expected)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_left_padded_batch_answers_as_each_prompt_alone(family):
     model = tiny(family)
@@ -138,8 +194,9 @@ def test_a_left_padded_batch_answers_as_each_prompt_alone(family):
     assert together.tolist() == [row.tolist() for row in alone]
 
 
-def test_forced_tokens_in_one_pass_have_the_logits_of_decoding_step_by_step():
-    model = tiny()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forced_tokens_in_one_pass_have_the_logits_of_decoding_step_by_step(family):
+    model = tiny(family)
     forced = torch.tensor([[20, 21, 22]])
     psr = random_psr(model)
     whole = torch.cat([PROMPT, forced], 1)
@@ -189,6 +246,24 @@ def test_two_constant_vectors_add():
         torch.testing.assert_close(logits(model), nested)
 
 
+def test_of_two_nested_gates_the_second_reads_what_the_first_made_and_both_act():
+    model = tiny()
+    one, other = (random_psr(model, layers=1, seed=seed) for seed in (1, 2))
+    with torch.no_grad():
+        one.biases.fill_(1.0)
+        other.biases.fill_(1.0)
+        plain = run(one.blocks, [5, 6, 7, 8], [3], [1])[1]
+        with one.steer(0.5), other.steer(2.0):
+            made = run(one.blocks, [5, 6, 7, 8], [3], [1])[1]
+    expected = plain
+    for psr, alpha in ((one, 0.5), (other, 2.0)):
+        gate = torch.relu(expected @ psr.weights[0] + psr.biases[0])
+        assert float(gate.detach()) > 0
+        expected = expected + alpha * gate * psr.directions[0]
+    torch.testing.assert_close(made, expected.detach())
+    assert "generate" not in vars(model)
+
+
 def test_alpha_scales_the_intervention_linearly_at_a_single_layer():
     model = tiny()
     psr = random_psr(model, layers=2)
@@ -211,6 +286,74 @@ def test_each_row_of_a_batch_may_have_a_strength_of_its_own():
     assert together.tolist() == alone
     with pytest.raises(InputError, match=r"^a strength for each row needs span='answer_only' and no mask$"):
         psr.attach(torch.ones(3), mask)
+
+
+def test_strengths_of_rows_are_for_their_beams_too_and_must_be_as_many_as_rows():
+    model = tiny()
+    ids, real = left_padded([[5, 6, 7], [8, 9, 10, 11]], "cpu")
+    psr = random_psr(model)
+    with psr.steer(torch.tensor([0.0, 2.0])):
+        together = greedy(model, ids, real, num_beams=3)
+        with pytest.raises(InputError, match=r"^alpha has 2 strengths for 1 rows; expected one for each row$"):
+            logits(model)
+    with psr.steer(2.0):
+        alone = greedy(model, ids[1:], real[1:], num_beams=3)
+    assert together[0].tolist() == greedy(model, ids[:1, 1:], num_beams=3)[0].tolist()
+    assert together[1].tolist() == alone[0].tolist()
+
+
+def test_strengths_on_another_device_than_the_states_are_brought_there():
+    hidden, strength, z = torch.zeros(2, 4, device="meta"), torch.ones(2, device="meta"), torch.ones(4, device="meta")
+    assert steered(hidden, strength, z, torch.ones(2)).device.type == "meta"
+
+
+def test_a_mask_on_another_device_than_the_tokens_is_brought_there():
+    model = tiny().to("meta")
+    with random_psr(model).steer(mask=torch.ones(1, 5, dtype=torch.bool)) as psr:
+        (handle,) = psr.blocks.backbone._forward_pre_hooks.values()
+        handle(psr.blocks.backbone, (), {"input_ids": PROMPT.to("meta")})
+        assert handle.__self__.now.device.type == "meta"
+
+
+def test_a_false_mask_of_a_prompt_of_one_token_leaves_it_alone():
+    model = tiny()
+    one = PROMPT[:, :1]
+    before = logits(model, one)
+    psr = random_psr(model)
+    with psr.steer(mask=torch.zeros(1, 1, dtype=torch.bool)):
+        assert torch.equal(logits(model, one), before)
+    with psr.steer():
+        assert not torch.equal(logits(model, one), before)
+
+
+SPLIT = {
+    "prompt lookup": {"prompt_lookup_num_tokens": 2},
+    "a prompt in chunks": {"prefill_chunk_size": 3},
+}
+
+
+@pytest.mark.parametrize("options", SPLIT.values(), ids=SPLIT)
+def test_ways_to_generate_whose_passes_cannot_be_told_apart_are_refused_while_steering(options):
+    model = tiny()
+    psr = random_psr(model)
+    (name,) = options
+    plain = greedy(model, PROMPT, **options)
+    with psr.steer(), pytest.raises(InputError, match=rf"^generate with {name} cannot be steered: "):
+        greedy(model, PROMPT, **options)
+    assert "generate" not in vars(model)
+    assert greedy(model, PROMPT, **options).tolist() == plain.tolist()
+    setattr(model.generation_config, name, options[name])
+    with psr.steer(), random_psr(model).steer(), pytest.raises(InputError, match=rf"^generate with {name} "):
+        greedy(model, PROMPT)
+
+
+def test_a_generate_that_another_library_put_there_stays_there():
+    model = tiny()
+    theirs = model.generate
+    model.generate = theirs
+    with random_psr(model).steer():
+        pass
+    assert vars(model)["generate"] is theirs
 
 
 def test_half_precision_states_stay_so_and_the_gate_is_computed_in_float32():
@@ -239,6 +382,39 @@ def test_a_model_without_a_list_of_blocks_asks_for_its_path():
         InputError, match=r"^no list of blocks was found in Linear; name it, as in blocks='model.layers'$"
     ):
         Blocks(torch.nn.Linear(2, 2))
+
+
+def test_a_vision_language_model_is_steered_in_its_decoder_however_many_blocks_its_eye_has():
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    vision = CLIPVisionConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=5, num_attention_heads=2,
+                              image_size=8, patch_size=4)  # fmt: skip
+    config = LlavaConfig(vision_config=vision, text_config=LlamaConfig(**SHAPE), image_token_id=96)
+    model = LlavaForConditionalGeneration(config).eval()
+    model.generation_config.eos_token_id = None
+    psr = random_psr(model, size=5.0)
+    assert psr.blocks.path == "model.language_model.layers"
+    assert psr.layers == [0, 1, 2]
+    assert psr.directions.shape == (3, 32)
+    before = logits(model)
+    with psr.steer():
+        assert not torch.equal(logits(model)[:, -1], before[:, -1])
+        cached = greedy(model, PROMPT)
+        assert greedy(model, PROMPT, use_cache=False).tolist() == cached.tolist()
+    assert Blocks(model, psr.blocks.path).blocks == psr.blocks.blocks
+
+
+def test_states_wider_than_the_embeddings_are_steered():
+    """As in OPT-350m."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    torch.manual_seed(0)
+    model = OPTForCausalLM(
+        OPTConfig(vocab_size=97, hidden_size=32, ffn_dim=48, num_hidden_layers=3, num_attention_heads=4,
+                  max_position_embeddings=64, word_embed_proj_dim=16, do_layer_norm_before=False)
+    ).eval()  # fmt: skip
+    psr = PSR(model, tokenizer(), layers=1).fit(pairs(3), downstream=False, epochs=2)
+    assert psr.directions.shape == (1, 32)
 
 
 def test_layers_count_from_the_end_too():
@@ -312,6 +488,11 @@ def test_generate_steers_the_question_where_the_span_has_it():
     with psr.steer(mask=mask):
         expected = tokenizer().batch_decode(greedy(model, PROMPT, n=5), skip_special_tokens=True)
     assert psr.generate([prompt], max_new_tokens=5, questions=[question]) == expected
+
+
+def test_more_than_one_answer_a_prompt_is_refused():
+    with pytest.raises(InputError, match=r"^num_return_sequences=2: each prompt gets one answer; repeat the prompts$"):
+        random_psr(tiny()).generate(["w5", "w6"], temperature=1.0, num_return_sequences=2)
 
 
 def test_fitting_leaves_the_weights_of_the_model_and_no_gradient_on_them():

@@ -149,6 +149,47 @@ def test_answers_that_are_missing_are_sampled_when_fitting():
     assert all("response" not in pair for pair in open_pairs)
 
 
+def test_sampled_answers_that_are_empty_are_left_out_when_fitting(monkeypatch):
+    open_pairs = [{key: pair[key] for key in ("prompt", "steered_prompt")} for pair in pairs(3)]
+    monkeypatch.setattr("assay.adapt.psr.steering.respond", lambda *_, **__: ["w5", " ", "w6"])
+    ready = PSR(tiny(), tokenizer(), layers=1).prepared([*open_pairs, GOOD])
+    assert [pair["response"] for pair in ready] == ["w5", "w6", "w2"]
+
+
+def test_answers_are_sampled_from_the_whole_distribution_whatever_the_model_s_settings_cut_away():
+    model, words = tiny(), tokenizer()
+    asked = (model, words, ["w5 w6", "w7"], "w9 w10")
+    whole = make_pairs(*asked, max_new_tokens=6)
+    cut = {"top_p": 0.01, "top_k": 1, "min_p": 0.9, "typical_p": 0.01, "epsilon_cutoff": 0.5, "eta_cutoff": 0.5,
+           "top_h": 0.01, "repetition_penalty": 5.0, "no_repeat_ngram_size": 1}  # fmt: skip
+    for name, value in cut.items():
+        setattr(model.generation_config, name, value)
+    assert make_pairs(*asked, max_new_tokens=6) == whole
+
+
+def test_a_model_left_in_training_answers_without_dropout_and_stays_in_it():
+    words = tokenizer()
+    model = tiny("gpt2")
+    psr = PSR(model, words, layers=1)
+    with torch.no_grad():
+        for parameter in psr.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(1))
+
+    def seen():
+        return (
+            psr.surprise(pairs(2)),
+            psr.coefficients("w5 w6", "w20 w21").strengths.tolist(),
+            psr.generate(["w5 w6"], max_new_tokens=6),
+            make_pairs(model, words, ["w5 w6"], "w9 w10", max_new_tokens=6),
+            surprises(model, words, ["w5"], ["w20 w21"]).tolist(),
+        )
+
+    expected = seen()
+    model.train()
+    assert seen() == expected
+    assert all(module.training for module in model.modules())
+
+
 def test_no_questions_and_no_instruction_are_refused():
     with pytest.raises(InputError, match=r"^questions is empty; expected at least one$"):
         make_pairs(tiny(), tokenizer(), [], "w9")
@@ -281,6 +322,30 @@ def test_a_constant_vector_is_written_as_repeng_and_llama_cpp_read_it(tmp_path):
     assert set(found) == {"direction.1", "direction.2"}
     np.testing.assert_array_equal(found["direction.2"], 2 * made.directions[1].detach().numpy())
     assert found["direction.1"].dtype == np.float32
+
+
+def test_a_control_vector_read_as_repeng_reads_it_gives_our_logits_where_every_position_is_steered(tmp_path):
+    """The reading is that of repeng's ControlVector.import_gguf, the adding that of its ControlModule."""
+    import gguf
+
+    model = tiny()
+    made = ConstantSteering(model, tokenizer(), layers=[1, 2])
+    with torch.no_grad():
+        made.directions.normal_(generator=torch.Generator().manual_seed(0))
+    to_control_vector(made, tmp_path / "vector.gguf", alpha=0.5)
+    reader = gguf.GGUFReader(tmp_path / "vector.gguf")
+    read = {int(tensor.name.split(".")[1]): torch.tensor(np.array(tensor.data)) for tensor in reader.tensors}
+    ids = torch.tensor([[5, 6, 7, 8]])
+    handles = [
+        model.model.layers[layer].register_forward_hook(lambda _, __, out, vector=vector: out + vector)
+        for layer, vector in read.items()
+    ]
+    with torch.no_grad():
+        theirs = model(ids).logits
+        for handle in handles:
+            handle.remove()
+        with made.steer(0.5, mask=torch.ones(1, 4, dtype=torch.bool)):
+            assert torch.equal(model(ids).logits, theirs)
 
 
 def test_only_constant_vectors_above_the_first_layer_are_control_vectors(tmp_path):

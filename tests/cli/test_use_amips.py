@@ -72,6 +72,12 @@ def test_compare_learns_on_some_queries_and_asks_the_others(run, vectors, tmp_pa
     assert table.query("way == 'mapped, ranked by query' and setting == 14")["recall_1"].item() == 1.0
 
 
+def test_compare_asks_nothing_that_it_learned_from(run, vectors, tmp_path):
+    """30 different queries, 20 times each: three of them are held out, with all their repeats."""
+    np.save(tmp_path / "log.npy", np.tile(vectors[1][:30], (20, 1)))
+    assert "60 queries, 200 keys of 8" in run("compare", "keys.npy", "log.npy", *QUICK).stdout
+
+
 def test_compare_takes_a_model_that_was_trained_before(run, model):
     printed = run("compare", "keys.npy", "queries.npy", "--model", "out/model.safetensors", "--probes", "2").stdout
     assert "600 queries, 200 keys of 8" in printed
@@ -113,7 +119,8 @@ BAD = {
     "model": (("search", "keys.npy", "keys.npy", "queries.npy"), r"^keys\.npy is not a model of amips"),
     "NaN": (("fit", "keys.npy", "nan.npy"), r"^queries, row 8: it holds NaN or infinite numbers"),
     "zero row": (("fit", "zero.npy", "queries.npy"), r"^keys: 1 rows are all zeros \(rows 5\)"),
-    "few queries": (("compare", "keys.npy", "few.npy"), r"^few\.npy: 5 queries; expected 20 or more"),
+    "the same queries": (("compare", "keys.npy", "same.npy"), r"^same\.npy: 6 different queries; expected 20 or more"),
+    "few queries": (("compare", "keys.npy", "few.npy"), r"^few\.npy: 5 different queries; expected 20 or more"),
 }
 
 
@@ -122,6 +129,7 @@ def test_bad_input_is_one_sentence_and_leaves_no_file(run, vectors, tmp_path, ar
     keys, queries = vectors
     np.save(tmp_path / "thin.npy", queries[:, :7])
     np.save(tmp_path / "few.npy", queries[:5])
+    np.save(tmp_path / "same.npy", np.tile(queries[:6], (50, 1)))
     np.save(tmp_path / "nan.npy", np.where(np.arange(600)[:, None] == 7, np.nan, queries))
     np.save(tmp_path / "zero.npy", np.where(np.arange(200)[:, None] == 4, 0, keys))
     before = sorted(tmp_path.iterdir())

@@ -94,5 +94,11 @@ def test_chat_without_a_template_is_refused(run, prompts, model_dir):
         run("generate", prompts, "-m", model_dir, "-o", "t.jsonl", "--lam", 0, "--chat")
 
 
+def test_a_prompt_without_tokens_is_refused(run, model_dir, tmp_path):
+    (tmp_path / "q.jsonl").write_text('{"prompt": "w1"}\n{"prompt": " "}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"^q\.jsonl, prompt 2 \(prompt ' '\) has no tokens; expected some text$"):
+        run("generate", "q.jsonl", "-m", model_dir, "-o", "t.jsonl", "--lam", 0)
+
+
 def test_help_opens_with_an_example(run):
     assert "assay use arc-decode calibrate prompts.csv" in run("--help").stdout

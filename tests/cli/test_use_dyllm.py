@@ -57,6 +57,28 @@ def test_a_table_of_prompts_is_answered_row_by_row(run, masked_dir, tmp_path):
     assert table["steps"].tolist() == [16, 16]
 
 
+def test_tokens_are_counted_as_they_were_written(run, masked_dir, tmp_path):
+    """The first token is the end, and the other fifteen are never written."""
+    import shutil
+
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    ending = tmp_path / "ending"
+    shutil.copytree(masked_dir, ending)
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(ending), AutoTokenizer.from_pretrained(ending)
+    with torch.no_grad():
+        model.decoder.bias[5] = 1000.0
+    model.save_pretrained(ending)
+    tokenizer.eos_token = "w5"
+    tokenizer.save_pretrained(ending)
+    (tmp_path / "in.txt").write_text("w7 w8\nw9\n", encoding="utf-8")
+    printed = run(
+        "generate", ending, "--prompts", "in.txt", "-o", "out.csv", "--new-tokens", "16", "--block", "1"
+    ).stdout
+    assert printed.startswith("2 prompts, 2 tokens in ")  # an end token each
+    assert read_table("out.csv", {"tokens": "integer"})["tokens"].tolist() == [1, 1]
+
+
 def test_the_written_text_is_that_of_the_library(run, masked_dir, tmp_path):
     from assay.decode.dyllm import DyLLMGenerator, load_masked_lm
 

@@ -41,6 +41,11 @@ def test_calibration_text_scales_channels_and_trains_signs(run, model_dir, tmp_p
     assert layer.channel_scale is not None
 
 
+def test_a_rate_that_is_not_the_one_asked_for_is_said(run, model_dir):
+    printed = run(model_dir, "--bits", "3.9", "-o", "small").stdout
+    assert "Asked for 3.9 bits a weight, took 3 (6/2), the nearest shipped rate below" in printed
+
+
 def test_a_budget_is_kept(run, model_dir, tmp_path):
     run(model_dir, "--budget", "0.22MB", "-o", "small")
     assert (tmp_path / "small" / "model.safetensors").stat().st_size <= 220_000

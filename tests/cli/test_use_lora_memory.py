@@ -1,6 +1,8 @@
 """`assay use lora-memory …` on files, as a person would use it, with a tiny model."""
 
 import json
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -101,6 +103,60 @@ def test_modules_are_filled_by_tokens_on_request(run, files, tmp_path):
     assert len(json.loads((tmp_path / "m" / "index.json").read_text())["modules"]) == 2
 
 
+def index_of(memory):
+    return [module["id"] for module in json.loads((memory / "index.json").read_text())["modules"]]
+
+
+def table_of(*some):
+    frame = pd.DataFrame({"question": [fact.question for fact in some], "answer": [fact.answer for fact in some]})
+    frame.to_csv("facts.csv", index=False)
+
+
+def test_a_row_that_is_added_is_written_once_the_module_it_belongs_to_is_removed(run, files):
+    write = ("write", "facts.csv", "-o", "memory", "-m", files / "model", "--facts-per-module", 2, "--passes", 1)
+    memory = Path("memory")
+    table_of(*facts(3))
+    run(*write)
+    kept = (memory / "modules" / "m000" / "adapter_model.safetensors").stat().st_mtime_ns
+    table_of(*facts(6))
+    with pytest.raises(
+        InputError, match=r"facts\.csv or the options have changed since m001 was .*remove memory m001`"
+    ):
+        run(*write)
+    assert index_of(memory) == ["m000", "m001", "m002"]  # the last one is new
+    assert run("remove", memory, "m001").stdout == "Removed from memory: m001\n"
+    assert index_of(memory) == ["m000", "m002"]
+    assert not (memory / "modules" / "m001").exists()
+    run(*write)
+    assert sorted(index_of(memory)) == ["m000", "m001", "m002"]
+    assert (memory / "modules" / "m000" / "adapter_model.safetensors").stat().st_mtime_ns == kept
+    table_of(*facts(4))
+    assert "not from facts.csv as it is now: m002" in run(*write).stdout
+
+
+def test_a_damaged_module_is_written_again_by_the_same_command(run, files):
+    write = ("write", files / "facts.csv", "-o", "memory", "-m", files / "model", "--passes", 1)
+    run(*write)
+    weights = Path("memory/modules/m000/adapter_model.safetensors")
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:1000])
+    with pytest.warns(UserWarning, match="'m000' is left out"):
+        run(*write)
+    assert len(weights.read_bytes()) == len(whole)
+
+
+def test_the_documented_python_works_after_the_documented_commands(run, files, monkeypatch):
+    from assay import models
+
+    monkeypatch.setattr(models, "demo_lm", lambda: (tiny(), words()))
+    page = (Path(__file__).parents[2] / "docs/methods/lora-memory.md").read_text(encoding="utf-8")
+    console, python = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1] for kind in ("console", "python"))
+    for line in console.splitlines():
+        run(*shlex.split(line.removeprefix("$ assay use lora-memory ")))
+    exec(python, {})
+    assert index_of(Path("memory")) == ["m000"]
+
+
 def test_a_memory_that_cannot_be_written_leaves_no_folder(run, files, tmp_path):
     with pytest.raises(InputError, match=r"^rank is 0; expected 1 or more$"):
         run("write", files / "facts.csv", "-o", tmp_path / "m", "-m", files / "model", "--rank", 0)
@@ -116,6 +172,8 @@ def test_a_memory_that_cannot_be_written_leaves_no_folder(run, files, tmp_path):
         (("read", "nowhere", "v1"), "nowhere holds no index.json, so it is not the folder of a memory"),
         (("write", "facts.csv", "-o", "memory", "--key", "name"), "no column 'name'"),
         (("read", "new/memory", "v1", "--context", "none.txt"), r"^none\.txt cannot be read as UTF-8 text: "),
+        (("remove", "new/memory", "m000", "m9"), "there is no module 'm9' in new/memory; there are m000, m001"),
+        (("remove", "nowhere", "m000"), "nowhere holds no index.json"),
         (("read", "new/memory"), "give one question, or a table of them with --questions"),
         (("read", "new/memory", "v1", "-m", "model", "--top-k", 9), "top_k is 9; expected a number from 1 to 2"),
         (("audit", "new/memory", "facts.csv", "--plot", "a.doc"), "a picture is written as one of .png, .svg, .pdf"),

@@ -73,6 +73,45 @@ def test_the_numbers_of_the_table_are_those_of_the_first_layer_s_keys(model_dir)
     assert report.condition[0] == pytest.approx(condition_number(key).flatten().numpy(), rel=1e-4)
 
 
+def test_preconditioners_are_held_one_head_at_a_time(model_dir, monkeypatch):
+    from assay.models import load_lm
+    from assay.nn.lucid import keys
+
+    held, whole = [], keys.condition_number
+    monkeypatch.setattr(keys, "condition_number", lambda k, **options: held.append(k.shape) or whole(k, **options))
+    report = keys.inspect_keys(load_lm(model_dir)[0], torch.arange(40).view(2, 20))
+    assert held == [(20, 8)] * 8  # 2 layers, 2 texts, 2 heads of keys
+    assert report.condition.shape == (2, 4)
+
+
+def test_the_mean_cosine_is_that_of_all_pairs():
+    from assay.nn.lucid.keys import mean_cosine
+
+    k = torch.randn(3, 50, 8, generator=torch.Generator().manual_seed(0)) + 0.5
+    pairs = torch.nn.functional.cosine_similarity(k[:, :, None], k[:, None], dim=-1)
+    expected = pairs[:, torch.ones(50, 50).tril(-1).bool()].mean(-1)
+    torch.testing.assert_close(mean_cosine(k), expected, rtol=0, atol=1e-6)
+
+
+def test_the_keys_of_long_texts_are_not_held(model_dir):
+    from assay.models import load_lm
+    from assay.nn.lucid.keys import inspect_keys
+
+    with pytest.raises(InputError, match=r"^ids \(1, 8193\): expected texts of 8,192 tokens at most; cut them$"):
+        inspect_keys(load_lm(model_dir)[0], torch.zeros(1, 8193, dtype=torch.long))
+
+
+def test_the_clock_on_the_cpu_is_the_processs_whatever_else_the_machine_has(monkeypatch):
+    from assay.nn.lucid.timing import compare_speed
+
+    def asked(*_):
+        raise AssertionError("the accelerator has no part in this")
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "synchronize", asked)
+    assert compare_speed([(2, 1, 8)], [16], repeats=1).speeds[0].sdpa_s > 0
+
+
 @pytest.fixture
 def little_text(monkeypatch):
     """The recipe makes a tokenizer of its own text first; a little text will do here."""
@@ -98,6 +137,18 @@ def test_a_model_is_converted_trained_and_loads(run, model_dir, text, tmp_path):
     assert len(tokenizer) == 97
     before, _ = load_lm(model_dir)
     assert not torch.equal(model.model.embed_tokens.weight, before.model.embed_tokens.weight)
+    assert model.config.lucid_attention is True
+
+
+@pytest.mark.usefixtures("little_text")
+def test_a_training_that_was_finished_before_counts_as_training(run, model_dir, text, tmp_path):
+    options = ("--text", text, "--steps", "2", "--batch", "1", "--tokens", "16")
+    for out in ("one", "other"):  # the second reads the weights of the first
+        printed = run("convert", model_dir, *options, "-o", out)
+        assert "trained with another attention" not in printed.stderr
+    from assay.nn.lucid import load
+
+    assert load(tmp_path / "other")[0].config.lucid_attention is True
 
 
 def test_without_steps_only_the_attention_is_switched(run, model_dir, tmp_path):
@@ -107,6 +158,7 @@ def test_without_steps_only_the_attention_is_switched(run, model_dir, tmp_path):
     from assay.nn.lucid import load
 
     model, _ = load(tmp_path / "out")
+    assert model.config.lucid_attention == "untrained"
     before, _ = load_lm(model_dir)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before.parameters(), strict=True))
 
@@ -142,6 +194,14 @@ BAD = {
     "no windows": (
         ("convert", "MODEL", "-o", "out", "--batch", "0"),
         "--steps 100 --batch 0 --tokens 256: expected 0, 1 and 8 or more",
+    ),
+    "learning rate": (
+        ("convert", "MODEL", "-o", "out", "--learning-rate", "-1"),
+        "--learning-rate -1: expected a number above zero, such as 1e-4",
+    ),
+    "no learning rate": (
+        ("convert", "MODEL", "-o", "out", "--learning-rate", "nan"),
+        "--learning-rate nan: expected a number above zero, such as 1e-4",
     ),
     "too short to train on": (
         ("convert", "MODEL", "-o", "out", "--text", "TEXT", "--tokens", "900"),

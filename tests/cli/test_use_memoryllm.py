@@ -59,6 +59,14 @@ def test_a_table_of_low_rank_and_some_layers_is_written(run, model, tmp_path):
     assert np.load(tmp_path / "table" / "table.npy").shape == (97, 1, 4)
 
 
+def test_a_table_of_some_layers_stands_for_their_parameters_alone(run, model):
+    said = [
+        int(re.search(r"stand for ([\d,]+) parameters", run("export", model, *more).stdout).group(1).replace(",", ""))
+        for more in (("-o", "both"), ("--layers", "1", "-o", "one"))
+    ]
+    assert said[0] == 2 * said[1]
+
+
 def test_the_text_from_a_table_is_the_model_s_own(run, model):
     run("export", model, "--dtype", "float32", "-o", "table")
     own = run("generate", model, "-p", "w5 w7", "--tokens", "6").stdout

@@ -87,7 +87,7 @@ def test_the_help_opens_with_an_example(run):
     ("arguments", "message"),
     [
         (["score", "MODEL", "--rho", "2", "-o", "m"], r"^rho=2\.0: expected the share of weights that train"),
-        (["score", "MODEL", "--scope", "row", "-o", "m"], r"^scope='row', unused='freeze': expected 'layer' or"),
+        (["score", "MODEL", "--scope", "row", "-o", "m"], r"^scope='row': expected 'layer' or"),
         (["score", "MODEL", "--layers", "9", "-o", "m"], r"^layers=9: expected a number from 1 to 2, the model"),
         (["score", "MODEL", "--modules", "router", "-o", "m"], r"^modules='router', .*no linear layer .* matches"),
         (["score", "MODEL", "--text", "absent", "-o", "m"], r"^absent cannot be read as UTF-8 text"),

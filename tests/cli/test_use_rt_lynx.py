@@ -33,6 +33,14 @@ def test_a_model_is_written_sparse_and_loads(run, model_dir, text, tmp_path):
     assert not (tmp_path / "out.layers").exists()
 
 
+def test_the_folder_one_is_in_can_be_written_to(run, model_dir, text, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    run(model_dir, "--calibration", text, "--rank", 2, "-o", ".")
+    assert (tmp_path / "here" / "rt_lynx.json").is_file()
+    assert not (tmp_path / "here.layers").exists()
+
+
 def test_a_budget_chooses_the_rank(run, model_dir, text, tmp_path):
     run(model_dir, "--calibration", text, "--budget", "100KB", "-o", "out", "--repairs-only")
     size = (tmp_path / "out" / "adapter_model.safetensors").stat().st_size
@@ -60,12 +68,14 @@ def test_the_help_opens_with_an_example(run):
         (["--budget", "1K"], r"^--budget 0\.00 MB: repairs of rank 1 take 0\.0\d MB; use --rank 0 for none$"),
         (["--calibration", "absent.txt"], r"^absent\.txt cannot be read as UTF-8 text"),
         (["--calibration", "short.txt"], r"^the calibration text has 3 tokens; bring at least 256$"),
+        (["--calibration", "empty.txt"], r"^the calibration text has 0 tokens; bring at least 256$"),
         (["--targets", "experts"], r"^no linear layer matches targets='experts'; the model has model\.layers\.0"),
         (["--plot", "x.gif"], r"^x\.gif: a picture is written as one of \.png, \.svg, \.pdf$"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(run, model_dir, tmp_path, arguments, message):
     (tmp_path / "short.txt").write_text("w1 w2 w3")
+    (tmp_path / "empty.txt").write_text("")
     with pytest.raises(InputError, match=message):
         run(model_dir, "-o", "out", *arguments)
 
@@ -85,5 +95,5 @@ def test_a_diffusers_folder_is_sent_to_python(run, tmp_path):
 
 
 def test_a_model_that_is_not_there(run):
-    with pytest.raises(InputError, match=r"nowhere: no such folder$"):
+    with pytest.raises(InputError, match=r"^nowhere is neither a folder nor a model in "):
         run("nowhere", "-o", "out")

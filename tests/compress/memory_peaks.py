@@ -30,7 +30,7 @@ ctypes.CDLL(None).malloc_trim(0)
 open("/proc/self/clear_refs", "w").write("5")  # the high-water mark starts here
 before = memory("VmRSS")
 if options["folder"]:
-    model = AutoModelForCausalLM.from_pretrained(options["folder"], dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(options["folder"], dtype="auto")
 else:
     model = llama(**options["sizes"])
 size = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -39,11 +39,11 @@ print(json.dumps([size, memory("VmHWM") - before]))
 """
 
 
-def peak_over_model(tmp_path, sizes, imports, verb, *, is_loaded, ids=(16, 128)):
+def peak_over_model(tmp_path, sizes, imports, verb, *, is_loaded, ids=(16, 128), dtype="float32"):
     """Peak of memory from before a Llama of `sizes` is there until it is saved, over the bytes of its parameters.
 
     `imports` brings ``save`` and what `verb` needs, an expression of ``model`` and ``ids``. With `is_loaded` the model
-    comes from a folder, which maps its file; else its weights are in memory that the process allocated.
+    comes from a folder, in `dtype`, which maps its file; else its weights are in memory that the process allocated.
     """
     import json
 
@@ -56,7 +56,7 @@ def peak_over_model(tmp_path, sizes, imports, verb, *, is_loaded, ids=(16, 128))
 
         torch.manual_seed(0)
         folder = str(tmp_path / "dense")
-        LlamaForCausalLM(LlamaConfig(vocab_size=500, **sizes)).save_pretrained(folder)
+        LlamaForCausalLM(LlamaConfig(vocab_size=500, **sizes)).to(getattr(torch, dtype)).save_pretrained(folder)
     options = {"ids": ids, "imports": imports, "verb": verb, "folder": folder, "sizes": sizes, "out": str(tmp_path)}
     command = [sys.executable, "-c", SCRIPT, json.dumps(options)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -58,6 +58,32 @@ def test_the_model_is_unchanged_at_the_first_step(stats, options):
     assert all(layer.lora_B["default"].weight.any() for layer in layers(model).values())
 
 
+def test_a_base_with_dropout_that_is_in_evaluation_mode_stays_so():
+    """peft.get_peft_model returns a wrapper in training mode around a base that is in evaluation mode."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=97, n_positions=64, n_embd=64, n_layer=2, n_head=4, bos_token_id=None,
+                        eos_token_id=None)  # fmt: skip
+    assert config.resid_pdrop == 0.1
+    lora = peft.LoraConfig(r=4, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
+    model = peft.get_peft_model(GPT2LMHeadModel(config).eval(), lora)
+    modes = {name: module.training for name, module in model.named_modules()}
+    before = logits(model)
+    init_lora_whitened(model, tokens())
+    torch.testing.assert_close(logits(model), before, atol=1e-5, rtol=0)
+    assert {name: module.training for name, module in model.named_modules()} == modes
+
+
+def test_in_bfloat16_the_first_step_moves_by_the_rounding_of_what_is_left():
+    """W - c B A is rounded to eight bits: it moves outputs about as much as rounding the weights did."""
+    model = adapted(model=base().bfloat16())
+    before = logits(model).float()
+    init_lora_whitened(model, tokens())
+    moved = float((logits(model).float() - before).norm() / before.norm())
+    assert 0 < moved < 2**-6
+
+
 def test_the_adapter_is_the_whitened_truncation_on_the_data():
     model = adapted()
     layer = next(m for n, m in layers(model).items() if n.endswith("1.mlp.down_proj"))

@@ -16,3 +16,9 @@ SIZES = {
 def test_memory_peaks_below_1_3_times_the_model(is_loaded, tmp_path):
     verb = "quantize_(model, MXConfig(weight='mxint8'))"
     assert peak_over_model(tmp_path, SIZES, IMPORTS, verb, is_loaded=is_loaded) < 1.3
+
+
+@pytest.mark.slow
+def test_a_model_in_16_bits_is_not_doubled(tmp_path):
+    verb = "quantize_(model, MXConfig(weight='mxint8'))"
+    assert peak_over_model(tmp_path, SIZES, IMPORTS, verb, is_loaded=True, dtype="bfloat16") < 1.3

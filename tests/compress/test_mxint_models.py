@@ -362,3 +362,51 @@ def test_the_demo_model_is_saved_at_its_stated_size_and_loads_with_the_same_logi
     assert report.bits_per_weight == 4.25
     assert (tmp_path / WEIGHTS).stat().st_size == pytest.approx(report.n_bytes, rel=0.01)
     assert torch.equal(logits(load(tmp_path)), logits(model))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_training_goes_through_autocast(dtype):
+    torch.manual_seed(0)
+    layer, x = MXTrainingLinear.from_linear(nn.Linear(64, 32)), torch.randn(8, 64)
+    plain = layer(x)
+    plain.square().mean().backward()
+    exact = layer.weight.grad.clone()
+    layer.zero_grad()
+    with torch.autocast("cpu", dtype):
+        made = layer(x)
+        made.float().square().mean().backward()
+    assert made.dtype == dtype
+    assert layer.weight.grad.dtype == torch.float32
+    torch.testing.assert_close(made.float(), plain, atol=0.03, rtol=0.03)
+    torch.testing.assert_close(layer.weight.grad, exact, atol=0.03, rtol=0.03)
+
+
+@pytest.mark.parametrize("fmt", ["mxint8", "nvint4", "nvfp4", "int8", "int8-bf16"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_converting_a_packed_model_does_not_change_its_weights(fmt, dtype):
+    torch.manual_seed(0)
+    layer = MXLinear.from_linear(nn.Linear(64, 32), MXConfig(fmt))
+    before = layer.weight
+    model = nn.Sequential(layer).to(dtype)
+    assert torch.equal(model[0].weight, before)
+    assert model(torch.randn(3, 64, dtype=dtype)).dtype == dtype
+
+
+@pytest.mark.parametrize("spoiled", ["weight", "options"])
+def test_a_model_that_cannot_be_quantised_stays_as_it_was(spoiled):
+    model, config = mlp(), MXConfig()
+    if spoiled == "weight":
+        model[2].weight.data[1, 2] = torch.nan
+    else:  # blocks of 16 and of 32 values cannot be turned by one rotation
+        config = MXConfig({"0": "mxint8", "2": "nvint4"}, "mxint8", "hadamard")
+    with pytest.raises(InputError, match=r"^layer '2': "):
+        quantize_(model, config)
+    assert [type(layer) for layer in model] == [type(layer) for layer in mlp()]
+
+
+def test_layers_of_gpt2_that_do_not_train_in_mx_are_named():
+    from transformers.pytorch_utils import Conv1D
+
+    model = nn.ModuleDict({"a": nn.Linear(32, 32), "b": Conv1D(32, 32)})
+    with pytest.warns(UserWarning, match=r"^b: Conv1D layers train as they are$"):
+        assert prepare_training_(model) == ("a",)

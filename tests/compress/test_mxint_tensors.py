@@ -376,3 +376,27 @@ def test_an_unknown_option_is_told_what_there_is(option, value, known):
 def test_tiny_fp16_values_are_kept_by_the_wide_scale():
     x = torch.full((32,), 2.0**-24, dtype=torch.float16)
     assert torch.equal(fake_quant(x, "mxint8"), x)
+
+
+def test_what_float32_cannot_hold_is_refused():
+    x = np.ones(64)
+    x[3] = 1e39
+    with pytest.raises(InputError, match=r"^x holds 1 values that are beyond the range of float32, the first at flat"):
+        quantize(x)
+
+
+def test_rounding_up_does_not_leave_float16():
+    x = torch.full((32,), 65504.0, dtype=torch.float16)
+    for fmt in ("mxfp4", "mxint4", "mxint8"):
+        assert torch.isfinite(fake_quant(x, fmt)).all()
+        assert torch.isfinite(quantize(x, fmt).dequantize()).all()
+
+
+def test_arrays_in_the_other_byte_order_are_read():
+    x = np.arange(1, 33, dtype=np.float32) / 8
+    assert np.array_equal(quantize(x.astype(">f4")).dequantize(), x)
+
+
+def test_an_axis_without_values_is_refused():
+    with pytest.raises(InputError, match=r"^axis=-1 of a tensor of shape \(3, 0\) has no values$"):
+        quantize(np.zeros((3, 0)))

@@ -106,7 +106,6 @@ def test_qwen_with_biases_in_its_attention_is_saved_and_loads_with_the_same_logi
     assert torch.equal(logits(load(tmp_path)), logits(model))
 
 
-@pytest.mark.slow
 def test_diffusers_dit_is_quantised_and_hardly_moves():
     diffusers = pytest.importorskip("diffusers")
     torch.manual_seed(0)

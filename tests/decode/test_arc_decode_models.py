@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
+from test_arc_decode_scores import WithoutDoubles
 from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from assay._core.errors import InputError
@@ -22,7 +23,8 @@ from assay.decode.arc_decode import (
     compare,
     js_topk,
 )
-from assay.decode.arc_decode.calibration import embedding_hash, fit, trimmed_quantile
+from assay.decode.arc_decode.calibration import embedding_hash, fit, measure, roll, trimmed_quantile
+from assay.decode.arc_decode.comparison import assisted
 from assay.decode.arc_decode.reader import Reader
 from assay.decode.arc_decode.scores import inverse_deviation
 
@@ -282,6 +284,52 @@ def test_an_end_token_ends_a_row_and_padding_follows(model, draft_model, prompts
 
 
 @pytest.mark.filterwarnings("ignore:temperature=0")
+@pytest.mark.parametrize("pad", [None, 3])
+def test_padding_is_that_of_generate_with_nothing_passed(prompts, pad):
+    """The generation_config's padding token; the first end token where it has none."""
+    model = llama(0)
+    batch = torch.stack([prompts[1], prompts[1].roll(1)])
+    greedy = model.generate(batch, do_sample=False, max_new_tokens=30)[:, 9:].tolist()
+    end = next(token for token in greedy[0] if token not in greedy[1][:20])
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = [end, 0], pad
+    expected = model.generate(batch, attention_mask=torch.ones_like(batch), do_sample=False, max_new_tokens=30)
+    found = arc_generate(model, None, batch, temperature=0.0, lam=0.0, max_new_tokens=30)
+    assert (expected[0] == (end if pad is None else pad)).sum() > 1
+    assert torch.equal(found.sequences, expected)
+
+
+@pytest.fixture
+def with_penalty():
+    """The same model, whose generation_config asks for a penalty, a cut at min_p and a few more."""
+    model = llama(0)
+    model.generation_config.update(repetition_penalty=1.8, min_p=0.3, top_k=2, no_repeat_ngram_size=1)
+    return model
+
+
+def test_calibration_writes_from_the_plain_law_whatever_the_generation_config_asks_for(model, with_penalty, prompts):
+    before = with_penalty.generation_config.to_dict()
+    plain, other = (roll(m, prompts, Sampling(), 20, seed=1) for m in (model, with_penalty))
+    for (expected, _), (found, _) in zip(plain, other, strict=True):
+        assert torch.equal(found, expected)
+    assert with_penalty.generation_config.to_dict() == before
+
+
+@pytest.mark.parametrize("kind", ["model", "lookup"])
+def test_assisted_generation_samples_from_the_plain_law_as_well(model, with_penalty, draft_model, prompts, kind):
+    assistant = draft_model if kind == "model" else "prompt_lookup"
+    plain, other = (assisted(m, assistant, prompts[1], Sampling(), 3, 20, seed=1)[0] for m in (model, with_penalty))
+    assert torch.equal(other, plain)
+
+
+def test_arc_generate_samples_from_the_plain_law_as_well(model, with_penalty, draft_model, prompts):
+    plain, other = (
+        arc_generate(m, draft_model, prompts[1][None], max_new_tokens=20, lam=0.0).sequences
+        for m in (model, with_penalty)
+    )
+    assert torch.equal(other, plain)
+
+
+@pytest.mark.filterwarnings("ignore:temperature=0")
 def test_a_stop_string_ends_the_text_at_the_token_that_completes_it():
     """Where assisted generation of transformers writes on to the end of its cycle."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -388,14 +436,24 @@ def test_distances_of_zero_are_skipped():
 
 def test_calibration_measures_the_shift_between_the_next_steps(model, prompts):
     """One text, by hand: its runner-up in place of its favourite, each continued by itself."""
-    from assay.decode.arc_decode.calibration import measure
-
     ids, start = torch.cat([prompts[0], torch.tensor([4, 8, 2])]), 5
     found = measure(model, [(ids, start)], Sampling(), torch.ones(32), n_top=6)
     for i, place in enumerate(range(start, len(ids))):
         best = fresh_logits(model, ids[:place]).topk(2).indices
         after = [fresh_logits(model, torch.cat([ids[:place], token[None]])).softmax(-1)[None] for token in best]
         assert found.js[i] == pytest.approx(js_topk(*after, k=6).item(), abs=1e-5)
+
+
+def test_calibration_asks_for_no_float64_of_the_device(model, prompts, monkeypatch):
+    from assay.decode.arc_decode import calibration
+
+    def on_it(*given):
+        return tuple(of.as_subclass(WithoutDoubles) for of in distances(*given))
+
+    distances = calibration.raw_distances
+    monkeypatch.setattr(calibration, "raw_distances", on_it)
+    found = measure(model, [(prompts[0], 2)], Sampling(), torch.ones(32), n_top=6)
+    assert found.by_embedding.dtype == np.float64
 
 
 def test_a_calibration_that_was_saved_is_the_same_one(model, draft_model, prompts, calibration, tmp_path):
@@ -487,6 +545,10 @@ def generate(model, assistant, ids, **options):
     [
         ({"lam": 1.5}, r"^lam=1\.5: expected from 0 \(lossless\) to 1$"),
         ({"lam": 0.25}, r"^lam=0\.25 needs a calibration: calibrate\(model, prompts\), or lam=0 for exact sampling$"),
+        (
+            {"mode": "hard"},
+            r"^mode='hard' needs a calibration: calibrate\(model, prompts\), or mode='boost' with lam=0 for exact samp",
+        ),
         ({"gamma": 0.0}, r"^gamma=0\.0: expected above 0; lam=0 switches the boost off$"),
         ({"p_min": 0.0}, r"^p_min=0\.0: expected from 0\.001 to 1$"),
         ({"mode": "soft"}, r"^mode='soft': expected 'boost' or 'hard'$"),
@@ -553,10 +615,76 @@ def test_a_model_with_a_sliding_window_is_refused(prompts):
         generate(MistralForCausalLM(config), None, prompts[0])
 
 
+def with_alibi(kind):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    more = {
+        "bloom": {"n_layer": 1, "n_head": 2},
+        "mpt": {"d_model": 16, "n_layers": 1, "n_heads": 2},
+        "falcon": {"alibi": True, "new_decoder_architecture": False},
+    }[kind]
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=N_VOCABULARY, **sizes, **more))
+
+
+@pytest.mark.parametrize("kind", ["bloom", "mpt", "falcon"])
+def test_alibi_is_refused_in_target_and_draft(model, calibration, prompts, kind):
+    biased = with_alibi(kind).eval()
+    message = (
+        rf"\({type(biased).__name__}\) has ALiBi, attention biased by the place in the cache, which is not the depth"
+    )
+    with pytest.raises(InputError, match=f"^model {message}"):
+        generate(biased, None, prompts[0])
+    with pytest.raises(InputError, match=f"^assistant {message}"):
+        generate(model, biased, prompts[0], tree=Tree())
+    with pytest.raises(InputError, match=f"^model {message}"):
+        calibrate(biased, prompts)
+    with pytest.raises(InputError, match=f"^model {message}"):
+        compare(biased, "prompt_lookup", prompts, calibration=calibration, modes=("assisted",))
+
+
+BAD_PROMPTS = {
+    "none": ([], r"^prompts: there are none; give one or more tensors of token ids$"),
+    "empty": (
+        [torch.tensor([1]), torch.tensor([]).long()],
+        r"^prompt 1 has the shape \(0,\); expected \(length,\), not",
+    ),
+    "a batch": ([torch.tensor([[1, 2]])], r"^prompt 0 has the shape \(1, 2\); expected \(length,\), not empty$"),
+    "unknown": ([torch.tensor([1, 24])], r"^prompt 0 holds the token 24; the model knows 0 to 23$"),
+    "negative": ([torch.tensor([1, -1])], r"^prompt 0 holds the token -1; the model knows 0 to 23$"),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), BAD_PROMPTS.values(), ids=BAD_PROMPTS)
+def test_prompts_that_are_none_are_refused(model, calibration, given, message):
+    with pytest.raises(InputError, match=message):
+        calibrate(model, given)
+    with pytest.raises(InputError, match=message):
+        audit(model, calibration, given, assistant="prompt_lookup")
+    with pytest.raises(InputError, match=message):
+        compare(model, "prompt_lookup", given, calibration=calibration, modes=("assisted",))
+
+
+def test_a_token_that_the_model_does_not_know_is_refused(model):
+    with pytest.raises(InputError, match=r"^prompt 0 holds the token 24; the model knows 0 to 23$"):
+        generate(model, None, torch.tensor([1, 24]))
+
+
+def test_a_row_of_padding_alone_is_refused(model, prompts):
+    with pytest.raises(InputError, match=r"^attention_mask has zeros behind ones, or only zeros; expected padding on"):
+        generate(model, None, prompts[0], attention_mask=torch.zeros(1, 5, dtype=torch.long))
+
+
+@pytest.mark.parametrize(("name", "value", "least"), [("n_top", 0, 2), ("n_top", 1, 2), ("n_tokens", 0, 1)])
+def test_calibration_needs_a_candidate_and_a_position(model, prompts, name, value, least):
+    with pytest.raises(InputError, match=rf"^{name}={value}: expected {least} or more"):
+        calibrate(model, prompts, **{name: value})
+
+
 def test_padding_on_the_right_is_refused(model, prompts):
     mask = torch.ones(1, 5, dtype=torch.long)
     mask[0, -1] = 0
-    with pytest.raises(InputError, match=r"^attention_mask has zeros behind ones; expected padding on the left"):
+    with pytest.raises(InputError, match=r"^attention_mask has zeros behind ones, or only zeros; expected padding on"):
         generate(model, None, prompts[0], attention_mask=mask)
 
 

@@ -26,6 +26,17 @@ P, Q = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), torch.tensor([0.2, 0.
 ALL = torch.arange(3)[None]
 
 
+class WithoutDoubles(torch.Tensor):
+    """Stands for a device without float64, such as Apple's: what is on it comes to the CPU first."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.double:
+            raise TypeError("this device has no float64")
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return found.as_subclass(torch.Tensor) if func is torch.Tensor.cpu else found
+
+
 def laws(p, q, scores, lam):
     """Acceptance of every token, its score given (U = 1 - s at gamma 1)."""
     shift = 1.0 - torch.as_tensor(scores, dtype=torch.float64)
@@ -150,3 +161,17 @@ def test_entropy_is_that_of_scipy_over_the_log_of_the_vocabulary():
 def test_the_residual_is_what_the_proposal_left_and_p_where_it_left_nothing():
     np.testing.assert_allclose(residual(P, Q), [0.75, 0.0, 0.25], atol=1e-12)
     assert torch.equal(residual(P, P), P)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_a_device_needs_no_float64(k):
+    there = [of.float()[None].as_subclass(WithoutDoubles) for of in (P, Q)]
+    assert js_topk(*there, k=k).item() == pytest.approx(js_topk(P[None], Q[None], k).item(), abs=1e-6)
+    assert normalised_entropy(there[0][0]) == pytest.approx(normalised_entropy(P), abs=1e-6)
+
+
+def test_distances_of_bfloat16_embeddings_are_those_of_their_values():
+    """1 and 2^-9 are bfloat16 numbers, and their difference is not."""
+    embedding = torch.tensor([[1.0], [2.0**-9]], dtype=torch.bfloat16)
+    by_embedding, _ = raw_distances(torch.tensor([[0.6, 0.4]]), torch.tensor([[1]]), embedding, torch.ones(1))
+    assert by_embedding.item() == pytest.approx((1 - 2.0**-9) ** 2, abs=1e-7)

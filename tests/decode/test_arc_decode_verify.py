@@ -6,7 +6,7 @@ import torch
 from scipy.stats import chisquare
 
 from assay.decode.arc_decode.trees import Draft, chain
-from assay.decode.arc_decode.verify import Draws, verify_chain, verify_tree
+from assay.decode.arc_decode.verify import Draws, _price, verify_chain, verify_tree
 
 N_VOCABULARY = 8
 RNG = np.random.default_rng(5)
@@ -163,3 +163,21 @@ def test_an_empty_draft_is_a_plain_step():
     verdict = verify_tree(P[None], Draft([], [], []), [{}], 0.25, Draws(0))
     assert verdict.path == ()
     assert verdict.n_tried == 0
+
+
+def test_the_price_of_a_sampled_token_is_read_in_one_go():
+    """However many tokens the boost might take, and it is the sum of q (a - a0)."""
+    read = []
+
+    class Counted(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            if func in (torch.Tensor.tolist, torch.Tensor.__float__, torch.Tensor.item):
+                read.append(func)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    scores = {x: 0.1 * x for x in range(N_VOCABULARY)}
+    price = _price(P.as_subclass(Counted), Q.as_subclass(Counted), 0, scores, 0.5)
+    a0 = np.minimum(1, P.numpy() / Q.numpy())
+    assert price == pytest.approx(Q.numpy() @ (0.5 * (1 - a0) * 0.1 * np.arange(N_VOCABULARY)))
+    assert len(read) == 2  # p and q

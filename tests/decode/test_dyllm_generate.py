@@ -173,6 +173,37 @@ def test_decoding_stops_when_an_end_token_stands_behind_no_mask():
     assert (found.sequences[0, 9:] == EOS).all()
 
 
+@pytest.mark.parametrize("end", [EOS, 5])
+def test_every_end_token_of_a_list_ends_a_response_and_fills_what_follows(end):
+    model = MODELS["bidirectional llama"]()
+    model.config.eos_token_id = [EOS, 5]
+    model.lm_head = nn.Linear(32, VOCAB)
+    with torch.no_grad():
+        model.lm_head.bias.zero_()[end] = 1000.0
+    found = DyLLMGenerator(model, block_size=1).generate(prompt(9), max_new_tokens=16)
+    assert len(found.record.steps) == 1
+    assert (found.sequences[0, 9:] == end).all()
+
+
+@pytest.mark.parametrize(("name", "n"), [("bert", 128), ("roberta", 129)])
+def test_learned_positions_may_be_filled_to_the_last(name, n):
+    """RoBERTa's table of 130 begins behind the padding token's number, which is 0 here."""
+    generator = DyLLMGenerator(MODELS[name](), mask_token_id=MASK)
+    found = generator.generate(prompt(n - 8), max_new_tokens=8, steps=1, mode="full")
+    assert found.sequences.shape == (1, n)
+    message = rf"^a prompt of {n - 7} tokens and max_new_tokens=8 make {n + 1}, and \w+ has positions for {n}; shorten"
+    with pytest.raises(InputError, match=message):
+        generator.generate(prompt(n - 7), max_new_tokens=8)
+
+
+def test_padding_takes_no_learned_position():
+    generator = DyLLMGenerator(MODELS["bert"](), mask_token_id=MASK)
+    attended = torch.ones(1, 130, dtype=torch.long)
+    attended[:, :10] = 0
+    found = generator.generate(prompt(130), attended, max_new_tokens=8, steps=1, mode="full")
+    assert not (found.sequences == MASK).any()
+
+
 def test_the_same_seed_draws_the_same_text_and_another_another():
     generator = DyLLMGenerator(llada(), block_size=8)
     texts = [
@@ -364,6 +395,7 @@ BAD_CALLS = {
     "no prompt": ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, r"input_ids has shape \(1, 0\): expected"),
     "one dimension": ({"input_ids": torch.tensor([4, 5])}, r"input_ids has shape \(2,\): expected"),
     "an unknown token": ({"input_ids": torch.tensor([[4, 99]])}, "input_ids holds token 99; the model knows 0 to 60"),
+    "a negative token": ({"input_ids": torch.tensor([[5, -1]])}, "input_ids holds token -1; the model knows 0 to 60"),
     "padding on the right": ({"input_ids": prompt(4, 2), "attention_mask": LEFT}, "are padded on the left"),
     "a mask of another shape": ({"attention_mask": LEFT}, r"attention_mask has shape \(2, 4\) and input_ids \(1, 9\)"),
     "a threshold over one": ({"confidence_threshold": 1.2}, "confidence_threshold=1.2: expected a number above 0"),
@@ -382,6 +414,14 @@ def test_generate_refuses(options, message):
     generator = DyLLMGenerator(llada(), block_size=8)
     with pytest.raises(InputError, match=message):
         generator.generate(**{"input_ids": prompt(9), "max_new_tokens": 16, **options})
+
+
+def test_generate_refuses_a_model_that_was_put_in_training_mode_since():
+    model = llada()
+    generator = DyLLMGenerator(model, block_size=8)
+    model.train()
+    with pytest.raises(InputError, match=r"^LLaDA is in training mode; call model\.eval\(\) first$"):
+        generator.generate(prompt(9), max_new_tokens=16)
 
 
 def test_dream_takes_the_entropy_unless_told_otherwise():

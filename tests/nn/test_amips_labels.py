@@ -94,6 +94,25 @@ def test_no_copy_of_a_held_out_query_is_learned_from():
     np.testing.assert_array_equal(pool.held_out, queries[pool.held_out_source])
 
 
+def test_repeats_of_a_query_are_held_out_together():
+    queries = np.tile(unit(40, 8), (25, 1))
+    pool = labels.make_pool(queries, noise=(0, 0.0), test_size=0.2, official_split=False, rng=np.random.default_rng(0))
+    assert (len(pool.held_out), len(pool.queries)) == (8 * 25, 32 * 25)
+    assert not {row.tobytes() for row in pool.held_out} & {row.tobytes() for row in pool.queries}
+
+
+def test_different_queries_are_split_by_their_permutation():
+    """The split with which the results in the docs were measured."""
+    queries = unit(300, 8)
+    pool = labels.make_pool(queries, noise=(2, 0.1), test_size=0.2, official_split=False, rng=np.random.default_rng(7))
+    rng = np.random.default_rng(7)
+    order = rng.permutation(300)
+    kept = np.sort(order[60:])
+    np.testing.assert_array_equal(pool.held_out_source, np.sort(order[:60]))
+    np.testing.assert_array_equal(pool.source, np.tile(kept, 3))
+    np.testing.assert_array_equal(pool.queries, labels.noisy_copies(queries[kept], 2, 0.1, rng))
+
+
 def test_the_official_split_learns_from_copies_of_held_out_queries():
     pool = labels.make_pool(
         unit(300, 8), noise=(5, 0.01), test_size=0.2, official_split=True, rng=np.random.default_rng(0)

@@ -164,6 +164,11 @@ def test_without_keys_the_queries_are_keys_too():
     np.testing.assert_array_equal(model.keys_, vectors)
 
 
+def test_a_one_dimensional_y_is_ignored():
+    vectors = random_unit(50, 6)
+    np.testing.assert_array_equal(KeyNet(steps=1, **SMALL).fit(vectors, np.arange(50)).keys_, vectors)
+
+
 def test_it_works_behind_a_normalizer_in_a_pipeline(world):
     keys, queries, test = world
     pipeline = make_pipeline(Normalizer(), KeyNet(steps=5, **SMALL)).fit(3 * queries, keys)
@@ -226,6 +231,16 @@ def test_a_loaded_net_asks_for_its_keys_and_knows_others(tmp_path, world, keynet
         KeyNet.load(tmp_path / "model.safetensors", keys=keys[:-1])
 
 
+def test_keys_that_were_changed_in_place_are_found(world):
+    keys, queries, test = world
+    mine = keys.copy()
+    net = KeyNet(steps=1, **SMALL).fit(queries, mine)
+    mine[[3, 4]] = mine[[4, 3]]
+    for ask in (net.predict, net.score):
+        with pytest.raises(InputError, match=r"^refit: keys differ from those trained on"):
+            ask(test)
+
+
 def test_files_of_something_else_are_refused(tmp_path, keynet):
     keynet.save(tmp_path / "model.safetensors")
     with pytest.raises(InputError, match=r"holds a KeyNet; load it by KeyNet\.load$"):
@@ -269,7 +284,7 @@ def test_a_router_learns_the_best_score_of_each_cluster(world, router):
 
 def test_searching_all_clusters_is_exact_search(world, router):
     keys, _, test = world
-    ids, scores = router.search(test, k=5, p=4)
+    scores, ids = router.search(test, k=5, p=4)
     exact = np.argsort(-(test @ keys.T), axis=1, kind="stable")[:, :5]
     np.testing.assert_array_equal(ids, exact)
     np.testing.assert_allclose(scores, np.take_along_axis(test @ keys.T, exact, axis=1), atol=1e-6)
@@ -277,7 +292,7 @@ def test_searching_all_clusters_is_exact_search(world, router):
 
 def test_fewer_clusters_hold_fewer_keys_and_the_rest_is_minus_one(world, router):
     smallest = int(router.sizes_.min())
-    ids, scores = router.search(world[2], k=smallest + 1, p=1)
+    scores, ids = router.search(world[2], k=smallest + 1, p=1)
     routed = router.sizes_[router.route(world[2])[:, 0]]
     np.testing.assert_array_equal(ids[:, -1] == -1, routed == smallest)
     np.testing.assert_array_equal(np.isneginf(scores[:, -1]), routed == smallest)
@@ -318,6 +333,8 @@ BAD = {
     "zero key": ({}, lambda q, k: (q, np.vstack([k, np.zeros_like(k[:1])])), r"^keys: 1 rows are all zeros"),
     "nan key": ({}, lambda q, k: (q, np.where(k == k[3, 0], np.nan, k)), r"^keys, row 4: it holds NaN or infinite"),
     "other width": ({}, lambda q, k: (q, k[:, :3]), r"^keys have 3 numbers a row; expected 6$"),
+    "three-dimensional keys": ({}, lambda q, k: (q, k[:, None]), r"^keys: an array of shape \(20, 1, 6\)"),
+    "one number": ({}, lambda q, k: (q, 3.0), r"^keys: an array of shape \(\) and type float64"),
     "depth": ({"depth": 0}, None, r"^depth is 0; expected a whole number from 1$"),
     "steps": ({"steps": 1.5}, None, r"^steps is 1\.5; expected a whole number from 0$"),
     "fraction": ({"fraction": 0.0}, None, r"^fraction is 0\.0; expected a number above zero$"),

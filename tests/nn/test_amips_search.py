@@ -126,6 +126,45 @@ def test_an_index_of_other_keys_is_refused(world, net):
         MappedIndex(ivf_index(world[0][:-1]), net)
 
 
+OTHERS = {
+    "IVF": ivf_index,
+    "HNSW": hnsw_index,
+    "IVF-PQ": lambda keys: trained("IVF4,PQ6x4np", keys),
+    "scalar": lambda keys: trained("SQ8", keys),
+}
+
+
+def trained(description, keys):
+    index = faiss.index_factory(keys.shape[1], description, faiss.METRIC_INNER_PRODUCT)
+    index.train(keys)
+    index.add(keys)
+    return index
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_an_index_of_as_many_other_keys_is_refused(world, net, kind):
+    keys = world[0]
+    MappedIndex(OTHERS[kind](keys), net)
+    for others in (keys[::-1].copy(), unit(np.random.default_rng(5).standard_normal(keys.shape))):
+        with pytest.raises(InputError, match=r"^index: its keys are not those that the model was trained on; add the"):
+            MappedIndex(OTHERS[kind](others), net)
+
+
+def test_looking_at_its_keys_leaves_an_index_as_it_was(world, net):
+    index = ivf_index(world[0])
+    MappedIndex(index, net)
+    assert index.direct_map.no()
+    index.make_direct_map()
+    MappedIndex(index, net)
+    assert not index.direct_map.no()
+
+
+def test_keys_in_the_index_may_be_longer_than_one(world, net):
+    index = faiss.IndexFlatIP(12)
+    index.add(7 * world[0])
+    MappedIndex(index, net)
+
+
 # -------------------------------------------------------------------------------------------------------- comparisons
 
 
@@ -160,6 +199,21 @@ def test_operations_are_those_of_net_lists_and_keys(world, net, compared):
 def test_a_support_net_costs_a_pass_backward_too(world):
     model = SupportNet(steps=1, **SMALL).fit(world[1], world[0])
     assert model.flops_ == 4 * model.n_parameters_
+
+
+def test_a_support_router_maps_by_a_pass_backward_a_cluster_and_routes_without(world, monkeypatch):
+    from assay.nn.amips import networks
+
+    model = LearnedRouter(3, base="supportnet", steps=1, **SMALL).fit(world[1], world[0])
+    passes, backward = [], networks.torch.autograd.grad
+    monkeypatch.setattr(
+        networks.torch.autograd, "grad", lambda *args, **options: passes.append(1) or backward(*args, **options)
+    )
+    model.transform(world[2])
+    assert model.flops_ == 2 * (1 + len(passes)) * model.n_parameters_ == 8 * model.n_parameters_
+    passes.clear()
+    model.route(world[2])
+    assert (len(passes), model.routing_flops_) == (0, 2 * model.n_parameters_)
 
 
 def test_a_mapped_query_finds_more_in_one_list_where_queries_lie_far_from_their_keys(compared):

@@ -196,15 +196,89 @@ def saved(folder, model):
     return folder
 
 
+UNTRAINED = "was trained with another attention: with LUCID its outputs change until it is trained further"
+
+
+def backward(model):
+    model.train()(ids(), labels=ids()).loss.backward()
+    return model.eval()
+
+
 @torch.no_grad()
+def says_nothing(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return model(ids()).logits
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    monkeypatch.setattr(hub, "_warned", set())
+
+
 def test_a_converted_model_comes_back_with_its_attention(tmp_path):
     model = made("llama", "sdpa")
     convert_(model)
+    backward(model)
     again, _ = load(saved(tmp_path / "m", model))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert torch.equal(again(ids()).logits, model(ids()).logits)
+    assert torch.equal(says_nothing(again), says_nothing(model))
     assert again.config._attn_implementation == "lucid"
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("fresh")
+def test_a_converted_checkpoint_warns_once_when_it_is_evaluated(tmp_path):
+    folder = saved(tmp_path / "m", made("llama", "sdpa"))
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    convert_(model)
+    with pytest.warns(UserWarning, match=f"^{re.escape(f'{folder} {UNTRAINED}')}$") as found:
+        model(ids())
+    assert len(found) == 1
+    says_nothing(model)
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("fresh")
+def test_a_converted_model_that_was_never_saved_warns_too():
+    model = made("llama", "sdpa")
+    convert_(model)
+    with pytest.warns(UserWarning, match=f"^this model {UNTRAINED}$"):
+        model(ids())
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("fresh")
+def test_that_a_model_was_only_switched_is_saved_with_it(tmp_path):
+    model = made("llama", "sdpa")
+    convert_(model)
+    again, _ = load(saved(tmp_path / "m", model))
+    with pytest.warns(UserWarning, match=UNTRAINED):
+        again(ids())
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_forward_in_training_is_no_training(tmp_path):
+    folder = saved(tmp_path / "m", made("llama", "sdpa"))
+    for convert in (False, True):
+        model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa" if convert else "lucid")
+        if convert:
+            convert_(model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model.train()(ids())  # about to be trained: no warning yet
+        hub._warned.clear()
+        with pytest.warns(UserWarning, match=UNTRAINED):
+            model.eval()(ids())
+        hub._warned.clear()
+        says_nothing(backward(model))
+
+
+def test_a_converted_model_that_is_converted_again_stays_trained():
+    model = made("llama", "sdpa")
+    convert_(model)
+    backward(model)
+    convert_(model)
+    says_nothing(model)
 
 
 def test_a_model_made_with_lucid_is_saved_and_loaded_as_such(tmp_path):
@@ -222,22 +296,19 @@ def test_training_a_softmax_model_with_lucid_makes_it_one(tmp_path):
 
 
 @torch.no_grad()
-def test_a_model_trained_with_softmax_warns_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(hub, "_warned", set())
+@pytest.mark.usefixtures("fresh")
+def test_a_model_trained_with_softmax_warns_once(tmp_path):
     folder = saved(tmp_path / "m", made("llama", "sdpa"))
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="lucid")
-    said = f"{folder} was trained with another attention: with LUCID its outputs change until it is trained further"
-    with pytest.warns(UserWarning, match=f"^{re.escape(said)}$") as found:
+    with pytest.warns(UserWarning, match=f"^{re.escape(f'{folder} {UNTRAINED}')}$") as found:
         model(ids())
     assert len(found) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model(ids())
+    says_nothing(model)
 
 
 def test_a_folder_without_the_mark_is_not_loaded_as_lucid(tmp_path):
     folder = saved(tmp_path / "m", made("llama", "sdpa"))
-    with pytest.raises(InputError, match=r"its config\.json does not say that it was trained with LUCID; convert it"):
+    with pytest.raises(InputError, match=r"its config\.json does not say that it has LUCID attention; convert it"):
         load(folder)
     with pytest.raises(InputError, match=r"nowhere holds no config\.json"):
         load(tmp_path / "nowhere")

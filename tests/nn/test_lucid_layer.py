@@ -96,8 +96,20 @@ def test_it_prints_what_it_is():
     assert "embed_dim=16, num_heads=4, num_kv_heads=2, rope=100.0, precond_keys=rotated, dropout=0.1" in said
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_input_that_is_not_finite_is_refused(bad):
+    x = drawn(1, 4, 16)
+    x[0, 2, 3] = bad
+    with pytest.raises(InputError, match=r"^key \(1, 2, 4, 8\) holds NaN or infinity; the preconditioner needs finite"):
+        LucidAttention(16, 2)(x)
+
+
 X = torch.zeros(1, 4, 16)
 BAD = {
+    "zero keys": (
+        lambda: LucidAttention(16, 2)(X),
+        "key (1, 2, 4, 8) is zero everywhere, so there are no angles between keys",
+    ),
     "heads": (lambda: LucidAttention(16, 3), "embed_dim=16 and num_heads=3: expected a whole number for each head"),
     "kv heads": (lambda: LucidAttention(16, 4, 3), "num_kv_heads=3: expected a divisor of num_heads=4"),
     "odd rope": (lambda: LucidAttention(12, 4, rope=9.0), "rope=9: heads of 3 cannot be rotated in pairs"),

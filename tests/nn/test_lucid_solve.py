@@ -295,6 +295,20 @@ def test_masks_that_are_not_causal_are_refused():
     refused(f"{NOT_CAUSAL} (it is torch.float64)", lambda: lucid_attention(q, q, q, attn_mask=drawn(3, 3)))
 
 
+def test_a_condition_number_becomes_float64_on_the_cpu():
+    class OnADeviceWithoutFloat64(torch.Tensor):
+        """MPS in small: its tensors become float64 on the CPU only."""
+
+        def cpu(self):
+            return self.as_subclass(torch.Tensor)
+
+        def double(self):
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+
+    k = drawn(2, 9, 4).float()
+    assert torch.equal(condition_number(k.as_subclass(OnADeviceWithoutFloat64)), condition_number(k))
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_keys_that_are_not_finite_are_refused(bad):
     k = drawn(1, 1, 3, 4)

@@ -6,7 +6,15 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from assay._core.errors import InputError
-from assay.nn.memoryllm import MemoryLlamaConfig, MemoryLlamaForCausalLM, TokenMemory, probe_alpha, probe_layers
+from assay.nn.memoryllm import (
+    MemoryLlamaConfig,
+    MemoryLlamaForCausalLM,
+    TokenMemory,
+    inspection,
+    probe_alpha,
+    probe_layers,
+    probing,
+)
 from assay.nn.memoryllm.inspection import coefficients
 
 V, D, N = 61, 24, 3
@@ -113,6 +121,26 @@ def test_alpha_1_costs_nothing_and_alpha_0_is_attention_alone(model):
     assert (found.loss[2] == found.whole).all()
     model.drop_layers(range(N))
     assert (found.loss[0] == probe_alpha(model, tokens, (1.0,)).whole).all()
+
+
+class OnADeviceWithoutFloat64(torch.Tensor):
+    """MPS in small: its tensors become float64 on the CPU only."""
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor)
+
+    def double(self):
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+
+
+def test_numbers_become_float64_on_the_cpu(model, monkeypatch):
+    values = torch.tensor([1.0, 2.5])
+    assert inspection._floats(values.as_subclass(OnADeviceWithoutFloat64)).tolist() == [1.0, 2.5]
+    losses = probing._losses(model, windows())
+    monkeypatch.setattr(
+        probing, "cross_entropy", lambda *a, **b: cross_entropy(*a, **b).as_subclass(OnADeviceWithoutFloat64)
+    )
+    assert probing._losses(model, windows()).tolist() == losses.tolist()
 
 
 def test_a_probe_leaves_the_model_as_it_was(model):

@@ -266,6 +266,13 @@ def test_an_id_beyond_the_table_is_refused(folder):
     )  # fmt: skip
 
 
+def test_a_negative_id_is_refused(folder):
+    refused(
+        "the table has 61 rows, got id -1: expected 0 to 60",
+        load_with_tol(folder / "model", folder / "int8"), torch.tensor([[3, -1]]),
+    )  # fmt: skip
+
+
 def test_a_grown_vocabulary_is_refused(folder, tmp_path):
     grown = made()
     grown.resize_token_embeddings(V + 3, mean_resizing=False)
@@ -307,6 +314,32 @@ def test_an_embedding_that_is_trained_makes_the_table_stale(folder):
     mapped(ids(1, 6), labels=ids(1, 6)).loss.backward()
     optimizer.step()
     refused("the embedding was changed after the table was exported: export it anew, or freeze it", mapped, ids(1, 6))
+
+
+def test_an_embedding_that_was_changed_before_the_first_call_makes_the_table_stale(folder):
+    mapped = load_with_tol(folder / "model", folder / "float32")
+    with torch.no_grad():
+        mapped.model.embed_tokens.weight[3] += 1e-3
+    refused("the embedding was changed after the table was exported: export it anew, or freeze it", mapped, ids(1, 6))
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_another_embedding_in_its_place_makes_the_table_stale(folder, is_copied):
+    mapped = load_with_tol(folder / "model", folder / "float32")
+    mapped(ids(1, 6))
+    mapped = copy.deepcopy(mapped) if is_copied else mapped
+    mapped.model.embed_tokens.weight = torch.nn.Parameter(mapped.model.embed_tokens.weight + 1e-3)
+    refused("the embedding was changed after the table was exported: export it anew, or freeze it", mapped, ids(1, 6))
+
+
+def test_the_same_numbers_in_another_tensor_are_no_change(folder):
+    mapped = load_with_tol(folder / "model", folder / "float32")
+    expected = mapped(ids(1, 6)).logits
+    mapped.load_state_dict(mapped.state_dict())  # copied in place: torch counts a change
+    assert torch.equal(mapped(ids(1, 6)).logits, expected)
+    again = copy.deepcopy(mapped)
+    again.model.embed_tokens.weight = torch.nn.Parameter(mapped.model.embed_tokens.weight.detach().clone())
+    assert torch.equal(again(ids(1, 6)).logits, expected)
 
 
 def test_an_adapter_on_the_embedding_makes_the_table_stale(folder):
@@ -418,6 +451,7 @@ def test_a_table_of_pickles_is_not_opened(folder, tmp_path):
 def test_too_many_resident_rows_are_refused(folder):
     refused("resident_tokens=62: expected 0 to 61, the rows of the table", MappedTable, folder / "int8", 62)
     refused("resident_tokens: the table has 61 rows, got id 70", MappedTable, folder / "int8", [1, 70])
+    refused("resident_tokens: the table has 61 rows, got id -1", MappedTable, folder / "int8", [3, -1])
 
 
 def test_another_tokenizer_is_refused(folder, tmp_path):

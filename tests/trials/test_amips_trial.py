@@ -167,12 +167,28 @@ def test_a_users_folder_of_vectors_is_cut_into_disjoint_folds(tmp_path, task):
         assert len(case.given.log) + len(case.given.queries) == 2000
 
 
+def test_no_fold_is_asked_what_its_log_holds(task):
+    queries = np.repeat(task.log[:90], 4, axis=0)
+    for case in data.folds((task.keys, queries, task.training), 6, 0):
+        assert len(np.unique(case.given.queries, axis=0)) == 15
+        assert len(case.given.queries) + len(case.given.log) == 360
+        assert not {row.tobytes() for row in case.given.queries} & {row.tobytes() for row in case.given.log}
+
+
+def test_different_queries_are_cut_into_folds_of_their_permutation(task):
+    """The split with which the results in the docs were measured."""
+    parts = np.array_split(np.random.default_rng(3).permutation(len(task.log)), 6)
+    for case, part in zip(data.folds((task.keys, task.log, task.training), 6, 3), parts, strict=True):
+        np.testing.assert_array_equal(case.given.queries, task.log[part[: data.ASKED]])
+        np.testing.assert_array_equal(case.given.log, np.delete(task.log, part, axis=0))
+
+
 def test_a_folder_without_keys_or_with_few_queries_is_refused(tmp_path, task):
     np.save(tmp_path / "queries.npy", task.queries[:9])
     with pytest.raises(InputError, match=r"0 files named keys\.\*; expected a folder with keys\.npy and queries\.npy"):
         SENTENCES.load(str(tmp_path), "quick", {"steps": 2})
     np.save(tmp_path / "keys.npy", task.keys)
-    with pytest.raises(InputError, match=r": 9 queries; expected 60 or more, to learn from and to ask$"):
+    with pytest.raises(InputError, match=r": 9 different queries; expected 60 or more, to learn from and to ask$"):
         SENTENCES.load(str(tmp_path), "quick", {"steps": 2})
 
 

@@ -14,7 +14,7 @@ from assay.trials.compress import mxint as trial
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-FOUR_BIT, RANDOM, TRAINING = trial.TRIAL.also
+FOUR_BIT, RANDOM, TRAINING, POINTS = trial.TRIAL.also
 
 
 @pytest.fixture
@@ -135,3 +135,23 @@ def test_training_learns_the_text():
 def test_the_main_part_runs_on_the_demo_model(tmp_path):
     result = bench.run(trial.TRIAL, cases=2, jobs=1, out=tmp_path / "run", progress=False)
     assert "MXINT8" in result.summary()
+
+
+def test_the_six_operands_are_those_of_the_layer_that_trains(model_dir):
+    from assay.models import load_lm
+    from assay.trials.compress.mxint_points import kept, quantised
+
+    data = POINTS.load(None, "quick", {"model": str(model_dir), "tokens": 32})
+    cases = list(POINTS.cases(data.value, 3, 0))
+    assert len({case.id for case in cases}) == 3
+    model, _ = load_lm(model_dir)
+    for case in cases:
+        weight = model.get_submodule(case.id).weight.detach().numpy()
+        operands = case.given
+        np.testing.assert_array_equal(operands["w"], weight)
+        np.testing.assert_array_equal(operands["w_back"], weight.T)
+        assert operands["x"].shape == (32, weight.shape[1])
+        assert operands["dy_back"].shape == (weight.shape[0], 32)
+        exact, coarse = (kept(case, quantised(fmt, operands, 0)) for fmt in ("mxint8", "nvint4"))
+        assert coarse["mean"] + 10 < exact["mean"]
+        assert exact["kappa"] == coarse["kappa"] >= 1

@@ -132,13 +132,28 @@ def test_held_out_questions_were_neither_trained_on_nor_used_to_choose(params, q
 
 def test_the_score_of_an_answer_is_its_words_its_surprise_and_its_variety():
     case = bench.Case("one", None, (("aye", "matey"), {"Aye, aye, Sir!": math.log(12.0)}))
-    found = trial.strength_and_fluency(case, "Aye, aye, Sir!")
+    found = trial.strength_and_fluency(case, trial.Said("Aye, aye, Sir!"))
     assert found == pytest.approx({"perplexity": 12.0, "attribute": 0.5, "different_words": 2 / 3})
+
+
+def test_an_answer_without_steering_has_the_attribute_s_base_rate_and_is_no_rival_in_fluency():
+    case = bench.Case("one", trial.Told("?", {"plain": "Aye."}), (("aye", "matey"), {"Aye.": 0.1}))
+    found = trial.strength_and_fluency(case, trial.answer("plain", case.given, 0))
+    assert found["attribute"] == 0.5
+    assert math.isnan(found["perplexity"])
+
+
+def test_no_steering_answers_as_the_plain_prompt_did_when_pairs_were_made(params, questions):
+    made = trial.load_study(False, False, questions, "quick", params).value
+    told = study.pairs_of(made.setting, "attribute", made.held_out)
+    found = study.answers_of(made.setting, "attribute", "plain", 1.0, made.held_out)
+    assert found == [pair["plain_response"] for pair in told]
+    assert [arm.name for arm in ANSWERS.arms][-1] == "no steering"
 
 
 def test_an_empty_answer_has_no_perplexity():
     case = bench.Case("one", None, (("aye",), {"": None}))
-    found = trial.strength_and_fluency(case, "")
+    found = trial.strength_and_fluency(case, trial.Said(""))
     assert math.isnan(found["perplexity"])
     assert found["attribute"] == 0.0
 

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from torch import nn
 
+#: What transformers calls the decoder inside a vision-language model.
+_TEXT_TOWERS = ("language_model", "text_model")
+
+
+def text_tower(model: nn.Module) -> tuple[str, nn.Module]:
+    """Name and module of the decoder inside a vision-language model; any other model itself, under the empty name."""
+    towers = ((name, part) for name, part in model.named_modules() if name.rpartition(".")[-1] in _TEXT_TOWERS)
+    return next(towers, ("", model))
+
 
 def decoder_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Names and modules of the blocks that a model is a stack of, in order.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from assay._core.errors import InputError
 from assay._core.extras import need
 from assay._core.files import replacing, write_text
+from assay.compress._layers import replace_layer
 
 if TYPE_CHECKING:
     import os
@@ -84,7 +85,7 @@ def read_folder(folder: str | os.PathLike[str], manifest: str, layer_class: Any,
         if name not in modules:
             raise InputError(f"{place / manifest} names the layer {name!r}, which the model does not have")
         try:
-            made.set_submodule(name, layer_class.from_options(options))
+            replace_layer(made, name, layer_class.from_options(options))
         except (KeyError, TypeError, RuntimeError) as error:
             said = " ".join(str(error).split())[:200]
             raise InputError(f"{place / manifest}, layer {name!r}: {said} is missing or not understood") from None

@@ -16,7 +16,7 @@ import torch
 
 from assay._core.errors import InputError
 from assay.compress._blocks import Call, after, run_block, states_of
-from assay.compress._layers import dense_weight
+from assay.compress._layers import dense_weight, replace_layer
 
 if TYPE_CHECKING:
     import os
@@ -51,7 +51,7 @@ def let_go(weight: Tensor) -> None:
 def put(model: nn.Module, name: str, layer: nn.Module) -> None:
     """Put a layer in the place of a dense one, whose weight is let go."""
     weight, _ = dense_weight(model.get_submodule(name))
-    model.set_submodule(name, layer)
+    replace_layer(model, name, layer)
     let_go(weight)
 
 

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+
 from assay._core.errors import InputError
 from assay._core.extras import need
 from assay._core.files import replacing, write_text
+from assay.compress._layers import dense_weight
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
 _RUN = "run.json"
 
@@ -97,3 +100,28 @@ class FinishedLayers:
     def _path(self, name: str) -> Path:
         assert self.folder is not None
         return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:20]}.safetensors"
+
+
+def digest_of(layers: Mapping[str, nn.Module]) -> Any:
+    """A digest of the weights of layers, which :func:`take_in` adds data to."""
+    digest = hashlib.sha256()
+    for name, layer in layers.items():
+        digest.update(name.encode())
+        take_in(dense_weight(layer)[0], digest)
+    return digest
+
+
+def take_in(value: Any, digest: Any) -> None:
+    """Add tensors, in whatever they are nested, to a digest."""
+    if isinstance(value, torch.Tensor):
+        plain = value.detach().cpu().contiguous()
+        digest.update(f"{plain.dtype} {tuple(plain.shape)}".encode())
+        digest.update(plain.flatten().view(torch.uint8).numpy().data)
+        return
+    if hasattr(value, "items"):
+        value = list(value.items())
+    if isinstance(value, list | tuple):
+        for part in value:
+            take_in(part, digest)
+        return
+    digest.update(repr(value).encode())

@@ -71,8 +71,15 @@ def demo_lm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return load_lm(folder)
 
 
+def named_lm(
+    source: str | os.PathLike[str], *, as_stored: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """:func:`demo_lm` for ``"demo"``, else :func:`load_lm`: what a command's argument MODEL means."""
+    return demo_lm() if source == "demo" else load_lm(source, as_stored=as_stored)
+
+
 def load_lm(
-    model_id_or_dir: str | os.PathLike[str], *, local_files_only: bool = True
+    model_id_or_dir: str | os.PathLike[str], *, local_files_only: bool = True, as_stored: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer.
 
@@ -85,11 +92,13 @@ def load_lm(
         A folder as ``save_pretrained`` writes it, or an id of the Hugging Face Hub.
     local_files_only : bool
         False allows a download from the Hub.
+    as_stored : bool
+        True keeps the dtype of the file, for who writes the model again or has no memory for it in float32.
 
     Returns
     -------
     model : transformers.PreTrainedModel
-        In float32 on the CPU, in evaluation mode; a model of its own at every call.
+        On the CPU, in evaluation mode, in float32 but for `as_stored`; a model of its own at every call.
     tokenizer : transformers.PreTrainedTokenizerBase
 
     Raises
@@ -113,7 +122,11 @@ def load_lm(
         with without_progress_bars():
             tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options)
             model, found = transformers.AutoModelForCausalLM.from_pretrained(
-                place, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
+                place,
+                dtype="auto" if as_stored else torch.float32,
+                use_safetensors=True,
+                output_loading_info=True,
+                **options,
             )
     except (OSError, ValueError, KeyError, broken_file) as error:
         raise InputError(_why_not(place, error, local_files_only)) from None

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+#: The file of an adapter that PEFT keeps its weights in.
+WEIGHTS = "adapter_model.safetensors"
+
 _MERGED = "merged-for-this-question"
 
 
@@ -40,37 +43,63 @@ class Adapters:
         """Add an adapter that changes nothing yet (B = 0)."""
         import peft
 
-        lora = peft.LoraConfig(bias="none", task_type="CAUSAL_LM", **config)
         try:
-            with quiet():
-                if self.peft_model is None:
-                    self.peft_model = peft.get_peft_model(self.model, lora, adapter_name=name)
-                else:
-                    self.peft_model.add_adapter(name, lora)
+            with self._as_they_were():
+                self._wrap(name, peft.LoraConfig(bias="none", task_type="CAUSAL_LM", **config))
         except ValueError as error:
-            if self.peft_model is None and hasattr(self.model, "peft_config"):
-                del self.model.peft_config  # no layer was wrapped, but PEFT leaves its name on the model
             raise InputError(f"target_modules={config['target_modules']!r}: {str(error).splitlines()[0]}") from None
-        self._freeze()
 
-    def load(self, name: str, folder: Path) -> None:
-        """Add an adapter from its folder."""
+    def _wrap(self, name: str, lora: Any) -> None:
         import peft
 
         try:
-            with quiet():
-                if self.peft_model is None:
-                    self.peft_model = peft.PeftModel.from_pretrained(self.model, str(folder), adapter_name=name)
-                else:
-                    self.peft_model.load_adapter(str(folder), adapter_name=name)
-        except (ValueError, RuntimeError, KeyError, OSError) as error:
-            raise InputError(f"{folder} is no adapter for this model: {str(error).splitlines()[0]}") from None
-        self._freeze()
+            if self.peft_model is None:
+                self.peft_model = peft.get_peft_model(self.model, lora, adapter_name=name)
+            else:
+                self.peft_model.add_adapter(name, lora)
+        except ValueError:
+            if self.peft_model is None and hasattr(self.model, "peft_config"):
+                del self.model.peft_config  # no layer was wrapped, but PEFT leaves its name on the model
+            raise
 
-    def _freeze(self) -> None:
-        for weight in self.peft_model.parameters():
-            weight.requires_grad_(False)
-        self.peft_model.base_model.disable_adapter_layers()
+    def load(self, name: str, folder: Path) -> None:
+        """Add an adapter from its folder; where that fails, the model is left as it was."""
+        import peft
+        import torch
+        from safetensors import SafetensorError
+
+        missing = [file for file in ("adapter_config.json", WEIGHTS) if not (folder / file).is_file()]
+        if missing:
+            raise InputError(f"{folder} holds no {missing[0]}")
+        try:
+            with self._as_they_were():
+                lora = peft.LoraConfig.from_pretrained(str(folder))
+                lora.base_model_name_or_path = None  # PEFT warns where the model lies elsewhere now
+                self._wrap(name, lora)
+                self.peft_model.load_adapter(str(folder), adapter_name=name)
+        except BaseException as error:
+            self.delete(name)
+            of_the_file = ValueError, RuntimeError, KeyError, TypeError, OSError, SafetensorError
+            if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, of_the_file):
+                raise
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise InputError(f"{folder} is no adapter for this model: {reason}") from None
+
+    @contextmanager
+    def _as_they_were(self) -> Iterator[None]:
+        """An adapter that is added within is frozen and off; what was on before is on again."""
+        was = [] if self.peft_model is None else list(self.peft_model.base_model.active_adapters)
+        was_off = self.peft_model is None or self._is_off()
+        try:
+            with quiet():
+                yield
+        finally:
+            if self.peft_model is not None:
+                for weight in self.peft_model.parameters():
+                    weight.requires_grad_(False)
+                self._set(was)
+                if was_off:
+                    self.peft_model.base_model.disable_adapter_layers()
 
     def weights(self, name: str) -> list[Any]:
         """Factors A and B of every layer."""

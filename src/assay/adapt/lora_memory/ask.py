@@ -45,6 +45,9 @@ def ask_routed(
     options: Mapping[str, Any],
 ) -> list[Trace]:
     """Answer each prompt with the modules (ids and scores) that are named for it; in the order of the prompts."""
+    if options.get("num_return_sequences", 1) != 1:
+        raise InputError(f"num_return_sequences is {options['num_return_sequences']}, but a question has one answer; "
+                         "use LoRAMemory.generate for several")  # fmt: skip
     found: dict[int, Trace] = {}
     for ids, rows in _rows_by_modules(routed).items():
         with memory.using(*ids):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import shutil
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor, nn
 
+    from assay.adapt.lora_memory.formats import Encoded
+    from assay.adapt.lora_memory.sector import Sector
     from assay.adapt.lora_memory.store import Module
 
 
@@ -65,6 +67,7 @@ class LoRAMemory:
         Holds ``{question}`` and ``{answer}``, for plain and user_turn.
     folder : path, optional
         Modules are saved there as they are written, and those that are there already are loaded, not written again.
+        One whose adapter is damaged or missing is left out with a warning, and can be written again.
 
     Examples
     --------
@@ -117,7 +120,10 @@ class LoRAMemory:
         self.top_k = top_k
         self.style = Style(tokenizer, format, template)
         self.base = store.fingerprint(model)
+        self._config = store.arithmetic(model)
         self.modules: dict[str, Module] = {}
+        self._damaged: dict[str, Module] = {}
+        self._places: dict[str, int] = {}
         self.folder = None if folder is None else Path(folder)
         self._router: Router | None = None
         if self.folder is not None and (self.folder / "index.json").is_file():
@@ -167,20 +173,19 @@ class LoRAMemory:
         Raises
         ------
         InputError
-            Facts are empty, contradict each other or are too long, or the id is taken.
+            Facts are empty, contradict each other or those of another module, or are too long, or the id is taken.
         """
         config = config or WriteConfig()
         name = store.check_id(module if module is not None else self._free_id())
         if (config.distill == "none") != (context is None):
             raise InputError("distillation needs both: config.distill and a context that the teacher reads")
         sector = sector_of(records, config.recipe, generator)
-        encoded = [piece for sample in sector.samples for piece in self.style.encode(sample, config.max_length)]
-        settings = [self.base, self._settings(), config.to_dict(), [[s.ids, s.n_prompt] for s in encoded], context]
-        content = store.digest(*settings)
+        encoded, content = self._encoded(sector, config, context)
         if name in self.modules:
             if self.modules[name].content == content:
                 return name
             raise InputError(f"module {name!r} is written already, from other facts; remove it first or name another")
+        store.check_answers(sector, self.modules.values())
         loss = train_module(
             self._adapters, self.tokenizer, name, encoded, config, context,
             r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=self.target_modules,
@@ -195,21 +200,40 @@ class LoRAMemory:
             loss=loss,
             content=content,
             config=config.to_dict(),
+            answers=sector.answers,
         )
         try:
             self._keep(made)
         except BaseException:
             self._adapters.delete(name)
             raise
-        self.modules[name] = made
+        self._damaged.pop(name, None)
+        self.modules = self._in_order({**self.modules, name: made})
         self._router = None
         return name
+
+    def _encoded(self, sector: Sector, config: WriteConfig, context: str | None) -> tuple[list[Encoded], str]:
+        """Samples as the model sees them, and the hash of all that decides the weights of their module."""
+        encoded = [piece for sample in sector.samples for piece in self.style.encode(sample, config.max_length)]
+        settings = [self.base, self._settings(), config.to_dict(), [[s.ids, s.n_prompt] for s in encoded], context]
+        return encoded, store.digest(*settings)
+
+    def _in_order(self, modules: dict[str, Module]) -> dict[str, Module]:
+        """Modules in the order of the index; one that was damaged gets its place back, a new one is the last."""
+        return dict(sorted(modules.items(), key=lambda item: self._places.get(item[0], math.inf)))
 
     def _keep(self, made: Module) -> None:
         """Write a module to the folder, if there is one: the adapter first, then the index that names it."""
         if self.folder is not None:
             store.save_adapter(self.peft_model, made.id, self.folder)
-            store.write_index(self.folder, self.base, self._settings(), [*self.modules.values(), made])
+            kept = self._in_order({**self._damaged, **self.modules, made.id: made})
+            store.write_index(self.folder, self.base, self._settings(), list(kept.values()), self._config)
+
+    def is_written(self, records: Any, module: str, config: WriteConfig | None = None) -> bool:
+        """Whether a module was written from just these records in this way, by :meth:`write` with no more options."""
+        config = config or WriteConfig()
+        _, content = self._encoded(sector_of(records, config.recipe, None), config, None)
+        return module in self.modules and self.modules[module].content == content
 
     def write_many(self, sectors: Sequence[Any], config: WriteConfig | None = None, **options: Any) -> list[str]:
         """Write one module a sector, named by its place; with a `folder` what was written before is not done again."""
@@ -217,13 +241,15 @@ class LoRAMemory:
 
     def remove(self, module: str) -> None:
         """Forget a module; with a `folder` its files go as well."""
-        self._known(module)
-        self._adapters.delete(module)
-        del self.modules[module]
-        self._router = None
+        if module not in self._damaged:
+            self._known(module)
         if self.folder is not None:
-            store.write_index(self.folder, self.base, self._settings(), list(self.modules.values()))
-            shutil.rmtree(self.folder / "modules" / module, ignore_errors=True)
+            store.remove_modules(self.folder, [module])
+        self._adapters.delete(module)
+        self.modules.pop(module, None)
+        self._damaged.pop(module, None)
+        self._places.pop(module, None)
+        self._router = None
 
     # ------------------------------------------------------------------------------------------------------------ read
 
@@ -334,11 +360,11 @@ class LoRAMemory:
         place.mkdir(parents=True, exist_ok=True)
         for name in self.modules:
             store.save_adapter(self.peft_model, name, place)
-        store.write_index(place, self.base, self._settings(), list(self.modules.values()))
+        store.write_index(place, self.base, self._settings(), list(self.modules.values()), self._config)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], model: Any, tokenizer: Any, **options: Any) -> LoRAMemory:
-        """Read a memory that :meth:`save`, or writing with a `folder`, left behind.
+        """Read a memory that :meth:`save`, or writing with a `folder`, left behind, and go on with it in its folder.
 
         Parameters
         ----------
@@ -354,18 +380,17 @@ class LoRAMemory:
             The folder holds no memory, or one for another base model.
         """
         settings, _ = store.read_index(Path(folder))
-        memory = cls(model, tokenizer, **{**settings, **options})
-        memory._load_modules(Path(folder))
-        return memory
+        return cls(model, tokenizer, **{**settings, **options}, folder=folder)
 
     def to_frame(self) -> pd.DataFrame:
         """One row a module: id, number of facts, tokens, parameters, last loss."""
         return store.to_frame(self.modules.values())
 
     def detach(self) -> nn.Module:
-        """Take every module off the model, which is then as it was given; files stay."""
+        """Take every module off the model, which is then as it was given; files stay, and the memory leaves them."""
         self._adapters.detach()
-        self.modules, self._router = {}, None
+        self.modules, self._damaged, self._places, self._router = {}, {}, {}, None
+        self.folder = None  # an index that is written from here on would name none of them
         model: nn.Module = self.model
         return model
 
@@ -376,11 +401,16 @@ class LoRAMemory:
         }  # fmt: skip
 
     def _load_modules(self, folder: Path) -> None:
-        _, modules = store.read_index(folder, self.base, self._settings())
+        _, modules = store.read_index(folder, self.base, self._settings(), self._config)
+        self._places = {module.id: place for place, module in enumerate(modules)}
         for module in modules:
-            self._adapters.load(module.id, folder / "modules" / module.id)
-            self.modules[module.id] = module
-        self._router = None
+            try:
+                self._adapters.load(module.id, folder / "modules" / module.id)
+            except InputError as error:
+                self._damaged[module.id] = module
+                warnings.warn(f"module {module.id!r} is left out: {error}; write it again, or remove it", stacklevel=4)
+            else:
+                self.modules[module.id] = module
 
     def _known(self, name: str) -> None:
         if name not in self.modules:
@@ -389,6 +419,6 @@ class LoRAMemory:
 
     def _free_id(self) -> str:
         number = len(self.modules)
-        while f"m{number:03d}" in self.modules:
+        while f"m{number:03d}" in {*self.modules, *self._damaged}:
             number += 1
         return f"m{number:03d}"

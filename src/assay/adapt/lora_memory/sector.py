@@ -9,6 +9,7 @@ from assay.adapt.lora_memory.adapters import Adapters, quiet
 from assay.adapt.lora_memory.facts import as_facts, is_documents, sentences
 from assay.adapt.lora_memory.formats import Encoded, Sample, document_samples, fact_samples
 from assay.adapt.lora_memory.read import pad_id_of
+from assay.adapt.lora_memory.store import digest
 from assay.adapt.lora_memory.write import WriteConfig, train
 
 if TYPE_CHECKING:
@@ -16,11 +17,16 @@ if TYPE_CHECKING:
 
 
 class Sector(NamedTuple):
-    """Samples to write, the questions (or names of documents) that are held, and what a router compares with."""
+    """What becomes a module.
+
+    Samples to write, the questions (or names of documents) that are held, what a router compares with, and hashes of
+    the answers to the questions (of documents none).
+    """
 
     samples: list[Sample]
     held: tuple[str, ...]
     routed_by: list[str]
+    answers: tuple[str, ...] = ()
 
 
 def sector_of(records: Any, recipe: str, generator: Callable[[str], str] | None) -> Sector:
@@ -32,7 +38,7 @@ def sector_of(records: Any, recipe: str, generator: Callable[[str], str] | None)
         return Sector(samples, held, routed_by)
     facts = as_facts(records)
     held = tuple(fact.question for fact in facts)
-    return Sector(fact_samples(facts), held, list(held))
+    return Sector(fact_samples(facts), held, list(held), tuple(digest(fact.answer) for fact in facts))
 
 
 def train_module(
@@ -67,11 +73,13 @@ def train_module(
 
     model = adapters.model
     was_training = model.training
+    with quiet():  # what the user has switched on stays as it is
+        is_switched = config.gradient_checkpointing and not model.is_gradient_checkpointing
     try:
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
             adapters.add(name, **lora)
-        if config.gradient_checkpointing:
+        if is_switched:
             with quiet():
                 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         with adapters.on(name):
@@ -89,7 +97,7 @@ def train_module(
         adapters.delete(name)
         raise
     finally:
-        if config.gradient_checkpointing:
+        if is_switched:
             with quiet():
                 model.gradient_checkpointing_disable()
         model.train(was_training)

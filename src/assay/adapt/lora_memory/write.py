@@ -147,7 +147,11 @@ def distillation_loss(
     import torch
     from torch.nn.functional import log_softmax
 
-    weight = mask.to(student_logits.dtype)
+    # Half precision cannot tell a sum over a vocabulary from its neighbours: single at least, as next_token_loss.
+    dtype = torch.promote_types(student_logits.dtype, torch.float32)
+    student_logits, teacher_logits, student_states, teacher_states, weight = (
+        part.to(dtype) for part in (student_logits, teacher_logits, student_states, teacher_states, mask)
+    )
     loss = student_logits.new_zeros(())
     if mode != "l1_only":
         teacher = log_softmax(teacher_logits / temperature, dim=-1)

@@ -127,6 +127,7 @@ def gradient_mask(
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     modes = [(module, module.training) for module in model.modules()]
     squares = {name: torch.zeros_like(weight, dtype=torch.float32) for name, weight in weights.items()}
+    device = next(model.parameters()).device
     try:
         model.eval()
         model.requires_grad_(False)
@@ -135,9 +136,11 @@ def gradient_mask(
         n = 0
         for batch in batches:
             n += 1
-            loss = model(**batch).loss
-            for name, gradient in zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True):
-                squares[name] += gradient.float().square()
+            loss = model(**{key: value.to(device) for key, value in batch.items()}).loss
+            gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+            for name, gradient in zip(weights, gradients, strict=True):
+                if gradient is not None:  # the loss reaches this layer
+                    squares[name] += gradient.float().square()
     finally:
         for parameter, flag in flags:
             parameter.requires_grad_(flag)

@@ -200,15 +200,14 @@ class Applied:
             for name, part in delta.entries.items():
                 weight = weights[name]
                 index = part.index.to(weight.device)
-                flat = weight.data.view(-1)
-                self._old.append((weight, index, flat[index].clone()))
-                flat[index] = part.values.to(weight.device)
+                self._old.append((weight, index, weight.data.take(index)))
+                weight.data.put_(index, part.values.to(weight.device))
 
     def detach(self) -> None:
         """Put the old entries back. A second call does nothing."""
         with torch.no_grad():
             for weight, index, old in self._old:
-                weight.data.view(-1)[index] = old
+                weight.data.put_(index, old)
         self._old.clear()
 
     def __enter__(self) -> Applied:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from assay._core.decoder import decoder_blocks
+from assay._core.decoder import decoder_blocks, text_tower
 from assay._core.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 #: Blocks that are scored where nothing is said: the paper's main setting.
 LAST_BLOCKS = 20
-
-#: What transformers calls the decoder inside a vision-language model.
-_TEXT_TOWERS = ("language_model", "text_model")
-
 
 def is_transposed(module: nn.Module) -> bool:
     """Whether the weight is (inputs, outputs), as in GPT-2's Conv1D, and not (outputs, inputs)."""
@@ -52,7 +48,7 @@ def target_layers(
     InputError
         No layer matches, a block does not exist, or a weight is quantised or sharded.
     """
-    tower = next((m for name, m in model.named_modules() if name.rpartition(".")[-1] in _TEXT_TOWERS), model)
+    _, tower = text_tower(model)
     blocks = [block for _, block in decoder_blocks(tower)]
     chosen = _chosen(layers, len(blocks))
     inside = {id(part) for place in chosen for part in blocks[place].modules()}

@@ -66,6 +66,19 @@ def lowest(values: Tensor, k: int) -> Tensor:
     return chosen.view(values.shape)
 
 
+def check_choice(rho: float, scope: str) -> None:
+    """Refuse what :func:`build_mask` would, before minutes of scoring.
+
+    Raises
+    ------
+    InputError
+    """
+    if not 0 <= rho <= 1:
+        raise InputError(f"rho={rho}: expected the share of weights that train, from 0 to 1")
+    if scope not in ("layer", "global"):
+        raise InputError(f"scope={scope!r}: expected 'layer' or 'global'")
+
+
 def build_mask(
     scores: Mapping[str, Tensor],
     rho: float = 0.1,
@@ -103,10 +116,9 @@ def build_mask(
     >>> mask.trainable["weight"].tolist()
     [[False, True, True, False]]
     """
-    if not 0 <= rho <= 1:
-        raise InputError(f"rho={rho}: expected the share of weights that train, from 0 to 1")
-    if scope not in ("layer", "global") or unused not in ("freeze", "train"):
-        raise InputError(f"scope={scope!r}, unused={unused!r}: expected 'layer' or 'global', and 'freeze' or 'train'")
+    check_choice(rho, scope)
+    if unused not in ("freeze", "train"):
+        raise InputError(f"unused={unused!r}: expected 'freeze' or 'train'")
     if not scores:
         raise InputError("scores is empty; there is no weight to choose from")
     for name, score in scores.items():

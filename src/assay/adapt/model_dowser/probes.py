@@ -101,9 +101,19 @@ def noise_image_probes(
         inputs = processor(images=[Image.fromarray(pixels)], text=[processor.image_token], return_tensors="pt")
         inputs = {key: value.to(model.device) for key, value in inputs.items()}
         with _sampling(model, int(rng.integers(2**31))):
-            ids = model.generate(**inputs, do_sample=True, top_k=0, min_new_tokens=length, max_new_tokens=length)
-        made.append({**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)})
+            ids = model.generate(
+                **inputs, do_sample=True, temperature=1.0, top_p=1.0, top_k=0, min_new_tokens=length,
+                max_new_tokens=length, num_beams=1, repetition_penalty=1.0,
+            )  # fmt: skip
+        longer = {key: _to_length(value, inputs["input_ids"], ids) for key, value in inputs.items()}
+        made.append({**longer, "input_ids": ids, "attention_mask": torch.ones_like(ids)})
     return made
+
+
+def _to_length(value: Tensor, prompt: Tensor, ids: Tensor) -> Tensor:
+    """What holds a number a token, such as token_type_ids, with zeros for the text that the model wrote."""
+    is_by_token = value.shape == prompt.shape
+    return torch.nn.functional.pad(value, (0, ids.shape[1] - prompt.shape[1])) if is_by_token else value
 
 
 def normal_probes(shape: tuple[int, ...], n_probes: int = 32, *, seed: int = 0) -> Tensor:

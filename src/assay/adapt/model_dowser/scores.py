@@ -165,6 +165,8 @@ def importance(
         name: torch.zeros(_out_in(module), dtype=_wide(weight_of(module)), device=weight_of(module).device)
         for name, module in targets.items()
     }
+    if torch.is_inference_mode_enabled():
+        raise InputError("scores need gradients, which inference mode forbids; call importance outside it")
     counts = dict.fromkeys(targets, 0)
     number = 0
     with progress_bar() if verbose else nullcontext() as bar, _watched(model, targets) as calls:

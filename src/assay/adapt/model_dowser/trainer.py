@@ -9,7 +9,7 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from assay._core.errors import InputError
-from assay.adapt.model_dowser.masks import Mask, build_mask
+from assay.adapt.model_dowser.masks import Mask, build_mask, check_choice
 from assay.adapt.model_dowser.scores import importance
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ class DowserConfig:
     reduce: Literal["position", "mean"] = "position"
     scope: Literal["layer", "global"] = "layer"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check what is needed last."""
+        check_choice(self.rho, self.scope)
 
     def mask(self, model: nn.Module, tokenizer: Any = None) -> Mask:
         """Score `model` on text that it writes, and build the mask."""

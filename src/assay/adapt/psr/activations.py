@@ -65,7 +65,7 @@ def run(
     handles = attach(blocks, edits or {}, mask=mask)
     try:
         seen = states_of(blocks, layers, input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False)
-        return {layer: seen[layer][mask] for layer in layers}
+        return {layer: seen[layer][mask.to(seen[layer].device)] for layer in layers}
     finally:
         for handle in handles:
             handle.remove()
@@ -97,13 +97,20 @@ def states_behind(
     kept: dict[int, list[Tensor]] = {layer: [] for layer in layers}
     for number, one in enumerate(examples, 1):
         prompt, places = (one.steered, one.steered_span) if steered else (one.base, one.base_span)
-        for layer, states in run(blocks, [*prompt, *one.response], places, layers, edits).items():
-            if not states.isfinite().all():
-                raise InputError(
-                    f"pair {number}: layer {layer} gives NaN or infinity; load the model in float32 or bfloat16"
-                )
+        found = check_finite(run(blocks, [*prompt, *one.response], places, layers, edits), number)
+        for layer, states in found.items():
             kept[layer].append(states.float())
     return {layer: torch.cat(states) for layer, states in kept.items()}
+
+
+def check_finite(states: dict[int, Tensor], number: int) -> dict[int, Tensor]:
+    """The states of the `number`-th pair, of which none may be NaN or infinity."""
+    for layer, there in states.items():
+        if not there.isfinite().all():
+            raise InputError(
+                f"pair {number}: layer {layer} gives NaN or infinity; load the model in float32 or bfloat16"
+            )
+    return states
 
 
 def record(blocks: Blocks, examples: Sequence[Example], layers: list[int]) -> dict[int, Activations]:

@@ -9,10 +9,11 @@ from torch import nn
 
 from assay._core.errors import InputError
 from assay.adapt.psr.activations import Activations, record
-from assay.adapt.psr.learning import check_objective, fit_jointly, layer_by_layer
+from assay.adapt.psr.hooks import frozen
+from assay.adapt.psr.learning import check_fit, fit_jointly, layer_by_layer
 from assay.adapt.psr.pairs import prompts, respond
 from assay.adapt.psr.steering import Steering
-from assay.adapt.psr.training import frozen, mean_shift
+from assay.adapt.psr.training import mean_shift
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,7 +48,7 @@ class ConstantSteering(_Constant):
 
         Without `downstream` it is the closed form: the mean of what the prompt adds, layer after layer.
         """
-        check_objective(objective, downstream)
+        check_fit(objective, downstream, epochs)
         ready = self.prepared(pairs, seed=seed)
         if not downstream:
             for number, data in layer_by_layer(self, ready):
@@ -88,7 +89,9 @@ class DiffInMeans(_Constant):
                 pair["plain_response"] = answer
         with frozen(self.model):
             shown = record(self.blocks, self.examples(ready), self.layers)
-            plain_pairs = [{**pair, "response": pair["plain_response"]} for pair in ready if pair["plain_response"]]
+            plain_pairs = [
+                {**pair, "response": pair["plain_response"]} for pair in ready if pair["plain_response"].strip()
+            ]
             usual = record(self.blocks, self.examples(plain_pairs), self.layers)
         for number, layer in enumerate(self.layers):
             with_it, without = shown[layer], usual[layer]

@@ -1,27 +1,36 @@
 """Act on a model from outside: where its blocks are, which positions of a pass are steered, hooks that leave nothing.
 
 In a pass without a cache behind it (the prompt) only the last real token of a row is steered, or the positions of a
-mask; in a step of decoding the new token is. Several tokens behind a filled cache are a further prompt, of which again
-the last is steered; assisted decoding, which checks several tokens of an answer at a time, is therefore not supported.
+mask; in a step of decoding the new token is. Without a cache a step runs the whole sequence again: a pass that is one
+token longer than the one before and begins with the same prompt is steered from the prompt on. Several tokens behind a
+filled cache are a further prompt, of which again the last is steered; ways to generate that split a prompt or check
+several tokens of an answer at a time cannot be told from it, and are refused.
 """
 
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from assay._core.decoder import decoder_blocks
+from assay._core.decoder import decoder_blocks, text_tower
 from assay._core.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
     #: From the states of the steered positions, (n, d), to those that take their place.
     Edit = Callable[[Tensor], Tensor]
+
+#: Options of ``model.generate`` whose passes hold part of a prompt, or tokens of an answer that are only guessed.
+SPLIT_PASSES = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp", "prefill_chunk_size")
+
+#: Coordinates by which embeddings are told apart.
+_TOLD_APART = 8
 
 
 class Blocks:
@@ -32,7 +41,8 @@ class Blocks:
     model : nn.Module
         Any Hugging Face decoder.
     path : str, optional
-        Name of its list of blocks, such as ``"model.layers"``; None: the longest list of like modules.
+        Name of its list of blocks, such as ``"model.layers"``; None: the longest list of like modules, inside the
+        decoder of a vision-language model.
 
     Raises
     ------
@@ -42,12 +52,13 @@ class Blocks:
 
     def __init__(self, model: nn.Module, path: str | None = None) -> None:
         if path is None:
-            found = decoder_blocks(model)
+            tower, inside = text_tower(model)
+            found = decoder_blocks(inside)
             if found[0][0] == "":
                 raise InputError(
                     f"no list of blocks was found in {type(model).__name__}; name it, as in blocks='model.layers'"
                 )
-            path = found[0][0].rpartition(".")[0]
+            path = f"{tower}.{found[0][0]}".lstrip(".").rpartition(".")[0]
             self.blocks = [block for _, block in found]
         else:
             try:
@@ -128,11 +139,19 @@ class Positions:
         With the second, the prompt's pass needs a mask.
     mask : (batch, n_tokens) bool tensor, optional
         Positions of the first pass.
+
+    Attributes
+    ----------
+    now : (batch, n_tokens) bool tensor, or None
+        Of the running pass; None: all, as in a step of decoding.
     """
 
     def __init__(self, blocks: Blocks, span: str, mask: Tensor | None) -> None:
         self._blocks, self._span, self._mask = blocks, span, mask
         self._is_checked = False
+        self._prompt: tuple[Tensor, Tensor] | None = None
+        self._first: Tensor | None = None
+        self._n_last = 0
         self.now: Tensor | None = None
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -147,15 +166,33 @@ class Positions:
             real = torch.ones(n_rows, n_past + n_new, dtype=torch.long, device=tokens.device)
         if n_past and n_new == 1:
             self._refuse_holes(real)
-            self.now = torch.ones(n_rows, 1, dtype=torch.bool, device=tokens.device)
+            self._prompt, self.now = None, None
+            return
+        own = real[:, -n_new:]
+        words = tokens if tokens.ndim == 2 else tokens[..., :_TOLD_APART]
+        if cache is None and self._goes_on(words, own):
+            self._refuse_holes(real)
+            assert self._first is not None
+            self.now = torch.nn.functional.pad(self._first, (0, n_new - self._first.shape[1]), value=True)
+            self._n_last = n_new
             return
         self._is_checked = False
-        own = real[:, -n_new:]
         if self._mask is None and self._span == "question_and_answer":
             raise InputError(
                 "span='question_and_answer' must know where the question is: use generate(prompts), or give mask="
             )
-        self.now = last_positions(own) if self._mask is None else self._given(n_rows, n_new) & own.bool()
+        given_here = None if self._mask is None else self._given(n_rows, n_new).to(own.device)
+        self.now = last_positions(own) if given_here is None else given_here & own.bool()
+        self._prompt, self._first, self._n_last = None, self.now, n_new
+        if cache is None:
+            self._prompt = (words.detach().clone(), own)
+
+    def _goes_on(self, words: Tensor, own: Tensor) -> bool:
+        """Whether a pass without a cache is the next step of the one before; beams may have changed rows since."""
+        if self._prompt is None or words.shape[1] != self._n_last + 1:
+            return False
+        n = self._prompt[0].shape[1]
+        return all(torch.equal(here[:, :n], before) for here, before in zip((words, own), self._prompt, strict=True))
 
     def _given(self, n_rows: int, n_new: int) -> Tensor:
         assert self._mask is not None
@@ -199,8 +236,7 @@ def _editing(edit: Edit, positions: Positions) -> Any:
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
         hidden = output[0] if isinstance(output, tuple) else output  # some blocks return a tuple
         now = positions.now
-        assert now is not None  # the backbone ran first
-        if now.shape[1] == 1:
+        if now is None:
             steered = edit(hidden.flatten(0, 1)).view_as(hidden)
         else:
             now = now.to(hidden.device)
@@ -209,6 +245,58 @@ def _editing(edit: Edit, positions: Positions) -> Any:
         return (steered, *output[1:]) if isinstance(output, tuple) else steered
 
     return hook
+
+
+class _Generate:
+    """Stands in for a model's ``generate`` while it is steered, and refuses what :data:`SPLIT_PASSES` lists."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.generate, self.n_steering = model, model.generate, 0
+        self.was_own = "generate" in vars(model)  # another library stands there already
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # What a config of one call leaves open is filled from the model's own.
+        configs = (kwargs.get("generation_config"), *args[1:2], self.model.generation_config)
+        for name in SPLIT_PASSES:
+            if kwargs.get(name) or any(getattr(config, name, None) for config in configs):
+                raise InputError(f"generate with {name} cannot be steered: its passes do not show where the prompt "
+                                 "ends; leave it out")  # fmt: skip
+        return self.generate(*args, **kwargs)
+
+    def remove(self) -> None:
+        self.n_steering -= 1
+        if self.n_steering:
+            return
+        del self.model.generate
+        if self.was_own:
+            self.model.generate = self.generate
+
+
+def watch_generate(model: Any) -> list[Any]:
+    """Refuse what cannot be steered; what is returned removes it. Nested steerings share one."""
+    if not hasattr(model, "generate"):
+        return []
+    if not isinstance(model.generate, _Generate):
+        model.generate = _Generate(model)
+    model.generate.n_steering += 1
+    return [model.generate]
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """No gradients for the model's parameters, no dropout; afterwards all is as it was."""
+    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for parameter, _ in wanted:
+            parameter.requires_grad_(False)
+        model.eval()
+        yield
+    finally:
+        for parameter, was in wanted:
+            parameter.requires_grad_(was)
+        for module, mode in modes:
+            module.training = mode
 
 
 class _Seen(Exception):  # noqa: N818  # no error: it ends a pass whose rest nobody needs

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from assay._core.errors import InputError
+from assay.adapt.psr.hooks import frozen
 from assay.adapt.psr.pairs import encode_prompt
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ def surprises(
         for row, i in enumerate(batch):
             whole = rows[i][0] + rows[i][1]
             ids[row, : len(whole)], mask[row, : len(whole)] = torch.tensor(whole), 1
-        logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device), use_cache=False).logits
+        with frozen(model):
+            logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device), use_cache=False).logits
         for row, i in enumerate(batch):
             n_prompt, n = len(rows[i][0]), len(rows[i][1])
             answer = torch.tensor(rows[i][1], device=logits.device)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from assay._core.errors import InputError
 from assay.adapt.psr.activations import Activations, record, states_behind
-from assay.adapt.psr.training import fit_through, frozen
+from assay.adapt.psr.hooks import frozen
+from assay.adapt.psr.training import fit_through
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +22,10 @@ EPOCHS = {"mse": 15, "ll": 7, "arrays": 300}
 LEARNING_RATE, ARRAYS_LEARNING_RATE = 1e-3, 1e-2
 
 
-def check_objective(objective: str, downstream: bool) -> None:
-    """Refuse objectives that do not exist, or need the model where it is not to be run through."""
+def check_fit(objective: str, downstream: bool, epochs: int | None) -> None:
+    """Refuse objectives that do not exist, or need the model where it is not to be run through, and no epochs."""
+    if epochs is not None and epochs < 1:
+        raise InputError(f"epochs={epochs}: expected 1 or more")
     if objective not in ("mse", "ll"):
         raise InputError(f"objective={objective!r}: expected 'mse' or 'll'")
     if objective == "ll" and not downstream:
@@ -41,8 +44,8 @@ def fit_jointly(
         data = record(steering.blocks, examples, steering.layers)
         learned, steering.losses_ = fit_through(
             steering.model, steering.blocks, examples, data, is_gated=is_gated, objective=objective, reg=reg,
-            normalize=normalize, n_epochs=epochs or EPOCHS[objective], learning_rate=learning_rate or LEARNING_RATE,
-            seed=seed,
+            normalize=normalize, n_epochs=EPOCHS[objective] if epochs is None else epochs,
+            learning_rate=LEARNING_RATE if learning_rate is None else learning_rate, seed=seed,
         )  # fmt: skip
     return learned
 

@@ -39,12 +39,15 @@ def steered(hidden: Tensor, strength: Tensor, z: Tensor, alpha: float | Tensor =
         The coefficients lambda.
     z : (d,)
     alpha : float or (...,)
+        A tensor may be on another device.
 
     Examples
     --------
     >>> steered(torch.zeros(1, 2), torch.tensor([3.0]), torch.tensor([1.0, 2.0]), alpha=0.5)
     tensor([[1.5000, 3.0000]])
     """
+    if isinstance(alpha, torch.Tensor):
+        alpha = alpha.to(strength.device)
     return hidden + ((alpha * strength)[..., None] * z).to(hidden.dtype)
 
 

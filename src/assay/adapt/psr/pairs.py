@@ -14,6 +14,7 @@ import torch
 from assay._core.errors import InputError
 from assay._core.progress import progress_bar
 from assay._core.seeds import child_seed
+from assay.adapt.psr.hooks import frozen
 
 if TYPE_CHECKING:
     import os
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
     Judge = Callable[[Any, str], float]
 
 SPANS = ("answer_only", "question_and_answer")
+
+#: What a model's own settings may do to its distribution when it is sampled from, and the values that do nothing.
+PLAIN_SAMPLING = {
+    "top_p": 1.0, "min_p": 0.0, "top_h": 1.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
+    "repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
+}  # fmt: skip
 
 #: Answers that a judge gives less than this are dropped.
 ENOUGH = 0.5
@@ -345,18 +352,30 @@ def respond(
     prompts : sequence of str or list of messages
     max_new_tokens : int
     temperature : float
-        0: greedy.
+        0: greedy. Above, samples come from the model's whole distribution, whatever its own settings cut away.
     batch_size, seed : int
         The seed is that of each batch.
     **options
         For ``model.generate``.
+
+    Raises
+    ------
+    InputError
+        A prompt is empty, or more than one answer to each is asked for.
     """
+    if options.get("num_return_sequences", 1) != 1:
+        raise InputError(
+            f"num_return_sequences={options['num_return_sequences']}: each prompt gets one answer; repeat the prompts"
+        )
     ids = [encode_prompt(prompt, tokenizer)[0] for prompt in prompts]
     end = tokenizer.eos_token_id
     fill = next((i for i in (tokenizer.pad_token_id, end if isinstance(end, int) else None) if i is not None), 0)
-    how = {"do_sample": False} if temperature == 0 else {"do_sample": True, "temperature": temperature, "top_k": 0}
+    how: dict[str, Any] = {"do_sample": False}
+    if temperature != 0:
+        is_set = [name for name in PLAIN_SAMPLING if getattr(model.generation_config, name, None) is not None]
+        how = {"do_sample": True, "temperature": temperature, "top_k": 0, **{n: PLAIN_SAMPLING[n] for n in is_set}}
     answers: list[str] = []
-    with progress_bar() as progress, torch.random.fork_rng():
+    with frozen(model), progress_bar() as progress, torch.random.fork_rng():
         task = progress.add_task("answers", total=len(ids))
         for start in range(0, len(ids), batch_size):
             torch.manual_seed(child_seed(seed, start))

@@ -11,11 +11,11 @@ from torch import nn
 
 from assay._core.errors import InputError
 from assay.adapt.psr.activations import record, states_behind
-from assay.adapt.psr.hooks import Blocks, attach, check_layers
-from assay.adapt.psr.learning import ARRAYS_LEARNING_RATE, EPOCHS, check_objective, fit_jointly, layer_by_layer
+from assay.adapt.psr.hooks import Blocks, attach, check_layers, frozen, watch_generate
+from assay.adapt.psr.learning import ARRAYS_LEARNING_RATE, EPOCHS, check_fit, fit_jointly, layer_by_layer
 from assay.adapt.psr.objectives import coefficient, relative_rmse, response_surprise, steered
 from assay.adapt.psr.pairs import SPANS, Example, encode, judged, question_mask, respond
-from assay.adapt.psr.training import answer_logits, fit_arrays, frozen
+from assay.adapt.psr.training import answer_logits, fit_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -79,7 +79,8 @@ class Steering(nn.Module):
         self._model = (model,)  # in a tuple, so that it is no submodule of this one
         self._handles: list[Any] = []
         self.losses_: NDArray[np.float64] = np.zeros(0)
-        width = model.get_input_embeddings().weight.shape[-1]
+        # Not the embedding's: OPT-350m projects narrower words into the states of its blocks.
+        width = model.config.get_text_config().hidden_size
         self.directions = nn.Parameter(torch.zeros(len(self.layers), width, device=self._device))
 
     @property
@@ -109,7 +110,7 @@ class Steering(nn.Module):
                 strength = self.strength(number, hidden)
                 if seen is not None:
                     seen[layer] = strength
-                return steered(hidden, strength, self.directions[number].to(hidden.device), alpha)
+                return steered(hidden, strength, self.directions[number].to(hidden.device), _of_rows(alpha, hidden))
 
             return edit
 
@@ -124,7 +125,8 @@ class Steering(nn.Module):
         ----------
         alpha : float or (batch,) tensor
             1: as strongly as the prompt does. 0: not at all. A tensor has a strength for each row of a batch, where
-            one position of each is steered in every pass (the span "answer_only", no mask, no beams).
+            as many positions of each are steered in every pass (the span "answer_only", no mask). Beams have that of
+            their row.
         mask : (batch, n_tokens) bool tensor, optional
             Positions to steer in the pass of the prompt, where they are not the last token of each row alone: with
             span="question_and_answer", or where prompt and answer are one sequence.
@@ -136,7 +138,8 @@ class Steering(nn.Module):
         if self._handles:
             raise InputError("it is attached already; call detach() first")
         with_no_gradient = {layer: torch.no_grad()(edit) for layer, edit in self.edits(alpha).items()}
-        self._handles = attach(self.blocks, with_no_gradient, self.span, mask) if with_no_gradient else []
+        if with_no_gradient:
+            self._handles = attach(self.blocks, with_no_gradient, self.span, mask) + watch_generate(self.model)
         return self
 
     def detach(self) -> None:
@@ -213,7 +216,8 @@ class Steering(nn.Module):
         """
         from assay.adapt.psr.strip import coefficients_of
 
-        return coefficients_of(self, prompt, response, question)
+        with frozen(self.model):
+            return coefficients_of(self, prompt, response, question)
 
     @torch.no_grad()
     def relative_rmse(
@@ -240,10 +244,11 @@ class Steering(nn.Module):
     def surprise(self, pairs: Iterable[dict[str, Any]], alpha: float = 1.0) -> float:
         """Mean of -log p of the answers behind the plain prompt under steering, nats a token, over pairs."""
         found = []
-        for one in self.examples(pairs):
-            ids = [*one.base, *one.response]
-            logits = answer_logits(self.model, self.blocks, ids, one.base_span, self.edits(alpha))
-            found.append(float(response_surprise(logits, torch.tensor(one.response, device=logits.device))))
+        with frozen(self.model):
+            for one in self.examples(pairs):
+                ids = [*one.base, *one.response]
+                logits = answer_logits(self.model, self.blocks, ids, one.base_span, self.edits(alpha))
+                found.append(float(response_surprise(logits, torch.tensor(one.response, device=logits.device))))
         return float(np.mean(found))
 
     # ------------------------------------------------------------------------------------------------------- learn
@@ -256,7 +261,10 @@ class Steering(nn.Module):
         *,
         seed: int = 123,
     ) -> list[dict[str, Any]]:
-        """Pairs with answers, sampled at temperature 1 under the steering prompt where there are none, and judged."""
+        """Pairs with answers, sampled at temperature 1 under the steering prompt where there are none, and judged.
+
+        Sampled answers that are empty are left out.
+        """
         whole = [dict(pair) for pair in pairs]
         open_ones = [pair for pair in whole if "response" not in pair]
         if open_ones:
@@ -264,12 +272,23 @@ class Steering(nn.Module):
             answers = respond(self.model, self.tokenizer, prompts, temperature=1.0, seed=seed)
             for pair, answer in zip(open_ones, answers, strict=True):
                 pair["response"] = answer
+            empty = [id(pair) for pair in open_ones if not pair["response"].strip()]
+            whole = [pair for pair in whole if id(pair) not in empty]
         return whole if judge is None and coherence is None else judged(whole, judge, coherence)
 
     @torch.no_grad()
     def _set(self, number: int, **values: Tensor) -> None:
         for name, value in values.items():
             self.get_parameter(name)[number] = value.to(self._device)
+
+
+def _of_rows(alpha: float | Tensor, hidden: Tensor) -> float | Tensor:
+    """A strength for each steered position, (n, d): those of a row, and of its beams, follow one another."""
+    if not isinstance(alpha, torch.Tensor) or not alpha.ndim:
+        return alpha
+    if len(hidden) % len(alpha):
+        raise InputError(f"alpha has {len(alpha)} strengths for {len(hidden)} rows; expected one for each row")
+    return alpha.repeat_interleave(len(hidden) // len(alpha))
 
 
 class PSR(Steering):
@@ -352,7 +371,7 @@ class PSR(Steering):
         InputError
             Pairs are broken or none is left, or the options do not go together.
         """
-        check_objective(objective, downstream)
+        check_fit(objective, downstream, epochs)
         is_mse = objective == "mse"
         normalize = is_mse if normalize is None else normalize
         reg = (0.1 if is_mse and normalize else 0.0) if reg is None else reg
@@ -376,8 +395,9 @@ class PSR(Steering):
         losses = []
         for number, data in layer_by_layer(self, ready):
             (w, b, z), curve = fit_arrays(
-                data, reg=reg, n_steps=epochs or EPOCHS["arrays"], learning_rate=learning_rate or ARRAYS_LEARNING_RATE
-            )
+                data, reg=reg, n_steps=EPOCHS["arrays"] if epochs is None else epochs,
+                learning_rate=ARRAYS_LEARNING_RATE if learning_rate is None else learning_rate,
+            )  # fmt: skip
             self._set(number, weights=w, biases=b, directions=z)
             losses.append(curve)
         self.losses_ = losses[-1]

@@ -9,7 +9,6 @@ can only improve on the data it sees.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +16,12 @@ import torch
 
 from assay._core.errors import InputError
 from assay._core.progress import progress_bar
-from assay.adapt.psr.activations import run
+from assay.adapt.psr.activations import check_finite, run
 from assay.adapt.psr.hooks import attach
 from assay.adapt.psr.objectives import liveness, mse, response_surprise, steered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor, nn
 
@@ -200,7 +199,7 @@ def fit_through(
     """Fit all layers jointly through the frozen model: all states above (MSE) or the answer (LL).
 
     AdamW, one sequence a step, in a new order each epoch, the learning rate falling to 0 along a line. Call it
-    within :func:`frozen`.
+    within :func:`assay.adapt.psr.hooks.frozen`.
 
     Returns
     -------
@@ -246,15 +245,15 @@ class _Targets:
         self.states: list[dict[int, Tensor]] = []
         if wanted:
             with torch.no_grad():
-                self.states = [
-                    run(blocks, [*one.steered, *one.response], one.steered_span, self.layers) for one in examples
-                ]
+                for number, one in enumerate(examples, 1):
+                    found = run(blocks, [*one.steered, *one.response], one.steered_span, self.layers)
+                    self.states.append(check_finite(found, number))
 
 
 def _loss(
     model: nn.Module, blocks: Blocks, states: dict[int, Trainable], targets: _Targets, i: int, objective: str
 ) -> tuple[Tensor, list[Tensor]]:
-    """The objective on one example, and the coefficients of every layer."""
+    """The objective on one example, and the coefficients of every layer; the objective must be a number."""
     example = targets.examples[i]
     strengths: list[Tensor] = []
 
@@ -268,9 +267,14 @@ def _loss(
     edits = {layer: editing(state) for layer, state in states.items()}
     ids = [*example.base, *example.response]
     if objective == "mse":
-        return mse(run(blocks, ids, example.base_span, targets.layers, edits), targets.states[i]), strengths
-    logits = answer_logits(model, blocks, ids, example.base_span, edits)
-    return response_surprise(logits, torch.tensor(example.response, device=logits.device)), strengths
+        value = mse(run(blocks, ids, example.base_span, targets.layers, edits), targets.states[i])
+    else:
+        logits = answer_logits(model, blocks, ids, example.base_span, edits)
+        value = response_surprise(logits, torch.tensor(example.response, device=logits.device))
+    if not value.isfinite():
+        raise InputError(f"pair {i + 1}: the loss is {value.item():g}; load the model in float32 or bfloat16, or lower "
+                         "learning_rate")  # fmt: skip
+    return value, strengths
 
 
 def answer_logits(
@@ -295,20 +299,3 @@ def _optimizer(unknowns: list[Tensor], learning_rate: float, n_steps: int) -> tu
         raise InputError(f"{n_steps} steps at a learning rate of {learning_rate}: expected 1 or more, above 0")
     optimizer = torch.optim.AdamW(unknowns, learning_rate, weight_decay=WEIGHT_DECAY)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / n_steps)
-
-
-@contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """No gradients for the model's parameters, no dropout; afterwards all is as it was."""
-    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for parameter, _ in wanted:
-            parameter.requires_grad_(False)
-        model.eval()
-        yield
-    finally:
-        for parameter, was in wanted:
-            parameter.requires_grad_(was)
-        for module, mode in modes:
-            module.training = mode

@@ -156,8 +156,10 @@ def compare(
     with _short_warnings():
         if model is None:
             fitted: Any = _net(net, fraction, depth, steps, copies, noise, seed)
-            if len(vectors[1]) < 20:
-                raise InputError(f"{queries}: {len(vectors[1])} queries; expected 20 or more, to learn from and to ask")
+            if (n_different := len(np.unique(vectors[1], axis=0))) < 20:
+                raise InputError(
+                    f"{queries}: {n_different} different queries; expected 20 or more, to learn from and to ask"
+                )
             fitted.fit(vectors[1], vectors[0])
             asked = np.asarray(vectors[1][fitted.held_out_])
             typer.echo(_said(fitted))
@@ -192,7 +194,7 @@ def _verdict(table: Any) -> str:
 def _said(model: Any) -> str:
     told = f"{model.n_parameters_:,} parameters ({model.n_parameters_ / model.keys_.size:.1%} of the keys' numbers)"
     if model.held_out_.size == 0:
-        return f"{told}; too few queries to hold any out"
+        return f"{told}; too few different queries to hold any out"
     return (
         f"{told}; on {model.held_out_.size:,} held-out queries the squared distance to the best key is "
         f"{model.relative_error_:.2f} of the raw query's, and {model.match_rate_:.1%} lie closest to it"

@@ -258,12 +258,14 @@ def _ids(path: Path, column: str, tokenizer: Any, is_chat: bool) -> list[Tensor]
     if is_chat and not getattr(tokenizer, "chat_template", None):
         raise InputError("--chat: the tokenizer has no chat template; use --raw")
     found = []
-    for text in texts:
+    for number, text in enumerate(texts, start=1):
         if is_chat:
             asked = [{"role": "user", "content": text}]
             ids = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=True)["input_ids"]
         else:
             ids = tokenizer(text)["input_ids"]
+        if not ids:
+            raise InputError(f"{path}, prompt {number} ({column} {text!r}) has no tokens; expected some text")
         found.append(torch.tensor(ids, dtype=torch.long))
     return found
 

@@ -151,6 +151,7 @@ def generate(
                 {
                     "prompt": text,
                     "response": response,
+                    "tokens": record.n_tokens,
                     "steps": len(record.steps),
                     "seconds": record.seconds,
                     "recomputed_share": record.recomputed_share,
@@ -161,7 +162,7 @@ def generate(
         typer.echo(f"{rows[0]['response']}\n\n{found.record.summary()}")
     else:
         seconds = sum(row["seconds"] for row in rows)
-        typer.echo(f"{len(rows)} prompts, {len(rows) * new_tokens} tokens in {seconds:.1f} s")
+        typer.echo(f"{len(rows)} prompts, {sum(row['tokens'] for row in rows)} tokens in {seconds:.1f} s")
     if out is not None:
         import pandas as pd
 

@@ -113,9 +113,9 @@ def _compress(
     import shutil
 
     from assay.compress.dynamic_whitening import factorize_, save
-    from assay.models import demo_lm, load_lm, quality
+    from assay.models import named_lm, quality
 
-    model, tokenizer = demo_lm() if source == "demo" else load_lm(Path(source))
+    model, tokenizer = named_lm(source, as_stored=True)
     ids = None if config.whiten == "none" else _sequences(tokenizer, text, sequences, length)
     reference = quality.reference(model, tokenizer) if check else None
     report = factorize_(model, config, ids, checkpoint=unfinished)

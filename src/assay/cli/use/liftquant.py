@@ -23,7 +23,9 @@ _UNITS = {"": 1, "K": 10**3, "KB": 10**3, "M": 10**6, "MB": 10**6, "G": 10**9, "
 def liftquant(
     source: Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model, or `demo`.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the quantised model.")],
-    bits: Annotated[float, typer.Option("--bits", help="Bits a weight before scales, 1.6 to 3.")] = 2.4,
+    bits: Annotated[
+        float, typer.Option("--bits", help="Bits a weight before scales, 1.6 to 3: the nearest rate up to it.")
+    ] = 2.4,
     budget: Annotated[
         str | None,
         typer.Option("--budget", metavar="SIZE", help="Size of model.safetensors, such as 160MB, in place of --bits."),
@@ -77,11 +79,11 @@ def _quantise(
     import shutil
 
     from assay.compress.liftquant import LiftQuantConfig, pair_for_bits, quantize_, save
-    from assay.models import demo_lm, load_lm
+    from assay.models import named_lm
 
     if budget is None:
         pair_for_bits(bits)  # an impossible number is said before a model is loaded
-    model, tokenizer = demo_lm() if source == "demo" else load_lm(Path(source))
+    model, tokenizer = named_lm(source, as_stored=True)
     config = LiftQuantConfig(bits=bits, budget=budget, skip=skip, seed=seed)
     data = None if text is None else _sequences(text, tokenizer, *shape, seed)
     report = quantize_(model, config, data, checkpoint=out / _PARTIAL)

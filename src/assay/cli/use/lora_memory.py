@@ -129,6 +129,9 @@ def write(
 
     Example: `assay use lora-memory write book.csv -o memory --rank 4 --facts-per-module 8`
 
+    In a memory that is there already, modules of the same facts are kept and new ones written; one whose facts have
+    changed must be taken away first, with `remove`.
+
     On one core the demo model takes about a minute for eight short facts.
     """
     from dataclasses import replace
@@ -147,15 +150,43 @@ def write(
     else:
         sectors = partition(records, tokens, count=memory.style.n_tokens)
     config = WriteConfig(recipe=recipe, learning_rate=learning_rate, mask_question=not learn_questions, seed=seed)
+    changed = []
     for place, sector in enumerate(sectors):
+        name = f"m{place:03d}"
         n_samples = len(document_samples(sector, recipe)) if facts.is_dir() else len(sector)
-        steps = -(-n_samples // config.batch_size) * passes
-        memory.write(sector, f"m{place:03d}", replace(config, n_steps=steps))
+        how = replace(config, n_steps=-(-n_samples // config.batch_size) * passes)
+        if name in memory.modules and not memory.is_written(sector, name, how):
+            changed.append(name)
+        else:
+            memory.write(sector, name, how)
+    if changed:
+        raise InputError(
+            f"{facts.name} or the options have changed since {', '.join(changed)} was written (all else is kept); call "
+            f"`assay use lora-memory remove {out} {' '.join(changed)}`, then write again"
+        )
     frame = memory.to_frame()
     typer.echo(frame.to_string(index=False, float_format=lambda value: f"{value:.3f}"))
     if (frame["loss"] > 0.1).any():
         typer.echo("\nA loss above 0.1 nats: not all is known by heart yet; try more --passes or a higher --rank.")
+    others = [name for name in memory.modules if name not in {f"m{place:03d}" for place in range(len(sectors))}]
+    if others:
+        typer.echo(f"\nIn the memory, but not from {facts.name} as it is now: {', '.join(others)} (see `remove`).")
     typer.echo(f"\nWritten: {out}")
+
+
+@app.command("remove")
+def remove(
+    memory: Memory,
+    modules: Annotated[list[str], typer.Argument(metavar="MODULE...", help="Names, as `write` tells them.")],
+) -> None:
+    """Forget modules: their facts are known no more, and their files are deleted.
+
+    Example: `assay use lora-memory remove memory m000`
+    """
+    from assay.adapt.lora_memory.store import remove_modules
+
+    remove_modules(memory, modules)
+    typer.echo(f"Removed from {memory}: {', '.join(modules)}")
 
 
 @app.command("read")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,6 +81,8 @@ def convert(
         raise InputError(f"{out} is there already; give the name of a new or empty folder")
     if min(n_steps, batch_size - 1, n_tokens - 8) < 0:
         raise InputError(f"--steps {n_steps} --batch {batch_size} --tokens {n_tokens}: expected 0, 1 and 8 or more")
+    if not 0 < learning_rate < float("inf"):
+        raise InputError(f"--learning-rate {learning_rate:g}: expected a number above zero, such as 1e-4")
     softmax, tokenizer = _model(model)
     ids = _token_ids(tokenizer, text, held_out=False)
     if len(ids) < n_tokens:
@@ -87,7 +90,9 @@ def convert(
     reference = quality.reference(softmax, tokenizer, n_windows=8, n_tokens=128, n_questions=0)
     said = [("softmax, as it was", reference.full)]
     convert_(softmax)
-    said.append(("LUCID, not trained", quality.measure(softmax, tokenizer, reference)))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*was trained with another attention")  # the line below says so
+        said.append(("LUCID, not trained", quality.measure(softmax, tokenizer, reference)))
     made = softmax
     if n_steps:
         made = _trained(softmax, model, ids, (n_steps, batch_size, n_tokens, learning_rate, seed))
@@ -171,6 +176,7 @@ def _trained(switched: Any, source: str, ids: list[int], how: tuple[int, int, in
     import torch
 
     from assay.models.small import Recipe, next_token_loss, train
+    from assay.nn.lucid.hub import MARK
 
     n_steps, batch_size, n_tokens, learning_rate, seed = how
     tokens = torch.tensor(ids)
@@ -187,7 +193,10 @@ def _trained(switched: Any, source: str, ids: list[int], how: tuple[int, int, in
     digest = hashlib.sha256(repr((said, ids)).encode()).hexdigest()
     recipe = Recipe(n_steps, batch_size=1, n_tokens=8, learning_rate=learning_rate, seed=seed)
     config = {"source": digest, "batch_size": batch_size, "n_tokens": n_tokens}
-    return train("lucid-converted", config, lambda: switched, recipe, loss=loss).model
+    model = train("lucid-converted", config, lambda: switched, recipe, loss=loss).model
+    config_of_text: Any = model.config
+    setattr(config_of_text.get_text_config(), MARK, True)  # weights of a run that was finished before are only read
+    return model
 
 
 def _check_picture(plot: Path | None) -> None:

@@ -90,7 +90,12 @@ def export(
     loaded, tokenizer = _model(model)
     chosen = None if layers is None else _numbers("--layers", layers)
     manifest = export_tol(loaded, out, dtype, rank, chosen, tokenizer=tokenizer)
-    tabled = sum(weight.numel() for name, weight in loaded.named_parameters() if ".memory" in name)
+    tabled = sum(
+        weight.numel()
+        for number in manifest.layers
+        for name, weight in loaded.model.layers[number].named_parameters()
+        if name.startswith("memory")
+    )
     typer.echo(f"{manifest.n_tokens} tokens, {len(manifest.layers)} layers, width {manifest.hidden_size}, {dtype}")
     typer.echo(f"{manifest.n_bytes:,} bytes on disk stand for {tabled:,} parameters, {2 * tabled:,} bytes in float16")
     typer.echo(f"\nWritten: {out}")

@@ -69,11 +69,14 @@ def score(
 
     from assay._core.tables import write_table
     from assay.adapt.model_dowser import build_mask, importance
+    from assay.adapt.model_dowser.masks import check_choice
+    from assay.models import named_lm
 
+    check_choice(rho, scope)
     check_file(out)
     check_table(table)
     given = None if text is None else _lines(text)
-    model, tokenizer = _model(source)
+    model, tokenizer = named_lm(source)
     scores = importance(model, given, tokenizer, probes, draws, modules, layers, seed=seed, length=length, verbose=True)
     mask = build_mask(scores, rho, cast("Any", scope))
     _make_folder(out.parent)
@@ -119,13 +122,16 @@ def train(
     from transformers import TrainingArguments
 
     from assay.adapt.model_dowser import DowserTrainer, Mask
+    from assay.models import named_lm
 
     if learning_rate <= 0:
         raise InputError(f"--learning-rate {learning_rate:g}: expected a number above 0")
     check_file(out)
     chosen = Mask.load(mask)
     pairs = _pairs(lessons, prompt, answer)
-    model, tokenizer = _model(source)
+    model, tokenizer = named_lm(source)
+    with chosen.apply(model):  # another model's mask is found out before minutes of measuring
+        pass
     examples = [_tokens(tokenizer, *pair, longest) for pair in pairs]
     learned, watched = _split(examples, held_out, seed)
     reference = _reference(model, tokenizer) if forgotten else None
@@ -170,22 +176,17 @@ def apply(
     Example: `assay use model-dowser apply demo lessons.safetensors -o taught/`
     """
     from assay.adapt.model_dowser import SparseDelta
+    from assay.models import named_lm
     from assay.models.packages import write_pretrained
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is there already; give the name of a new or empty folder")
     changes = SparseDelta.load(delta)
-    model, tokenizer = _model(source)
+    model, tokenizer = named_lm(source)
     changes.apply(model)
     _make_folder(out)
     write_pretrained(model, tokenizer, out)
     typer.echo(f"{changes.n_entries:,} weights changed\n\nWritten: {out}")
-
-
-def _model(source: str) -> tuple[Any, Any]:
-    from assay.models import demo_lm, load_lm
-
-    return demo_lm() if source == "demo" else load_lm(source)
 
 
 def _quiet(trainer: Any) -> None:

@@ -100,12 +100,13 @@ def _quantise(
     names: tuple[str, ...],
 ) -> MXReport:
     from assay.compress.mxint import MXConfig, quantize_, save
+    from assay.models import named_lm
 
     is_interrupted = (out / UNFINISHED).is_dir()
     if out.exists() and not is_interrupted and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is there already; give the name of a new or empty folder")
-    model, tokenizer = _model(source)
-    weight: str | dict[str, str] = fmt if budget is None else _within(model, skip, names, _size(budget))
+    model, tokenizer = named_lm(source, as_stored=True)
+    weight: str | dict[str, str] = fmt if budget is None else _within(model, skip, names, _size(budget), rotate)
     report = quantize_(
         model, MXConfig(weight, activation, "hadamard" if rotate else None, skip), checkpoint=out / UNFINISHED
     )
@@ -115,10 +116,10 @@ def _quantise(
     return report
 
 
-def _within(model: Any, skip: tuple[str, ...], names: tuple[str, ...], budget: int) -> dict[str, str]:
+def _within(model: Any, skip: tuple[str, ...], names: tuple[str, ...], budget: int, rotate: bool) -> dict[str, str]:
     """A format a layer, so that the whole file has at most `budget` bytes."""
     from assay.compress._layers import dense_weight, linear_layers
-    from assay.compress.mxint import get_format
+    from assay.compress.mxint import compare_formats, get_format
 
     weights = {name: dense_weight(layer)[0] for name, layer in linear_layers(model, skip)}
     rest = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -133,27 +134,7 @@ def _within(model: Any, skip: tuple[str, ...], names: tuple[str, ...], budget: i
             f"{(budget - left + least) / 1e6:.1f} MB, of which {rest / 1e6:.1f} MB are embeddings, norms and skipped "
             f"layers, which are not quantised"
         )
-    return dict(_compare(weights, names, rotate=False).recommend(left))
-
-
-def _model(source: str) -> tuple[Any, Any]:
-    from assay.models import demo_lm, load_lm
-
-    if source == "demo":
-        return demo_lm()
-    model, tokenizer = load_lm(Path(source))  # in float32, whatever the file holds
-    return model.to(_stored_dtype(Path(source))), tokenizer
-
-
-def _stored_dtype(folder: Path) -> Any:
-    """What the folder's weights are in, as its config.json says; what is not quantised is written in the same."""
-    import json
-
-    import torch
-
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    found = getattr(torch, str(config.get("dtype", config.get("torch_dtype"))), None)
-    return found if found in (torch.float16, torch.bfloat16) else torch.float32
+    return dict(compare_formats(weights, names, rotate=("hadamard" if rotate else None,)).recommend(left))
 
 
 def _weights(source: str, skip: tuple[str, ...]) -> dict[str, Any]:
@@ -162,8 +143,9 @@ def _weights(source: str, skip: tuple[str, ...]) -> dict[str, Any]:
     suffix = path.suffix.lower()
     if suffix not in (".safetensors", ".npz", ".npy") or path.is_dir():
         from assay.compress._layers import dense_weight, linear_layers
+        from assay.models import named_lm
 
-        model, _ = _model(source)
+        model, _ = named_lm(source, as_stored=True)
         return {name: dense_weight(layer)[0] for name, layer in linear_layers(model, skip)}
     if not path.is_file():
         raise InputError(f"{path}: no such file")

@@ -97,7 +97,7 @@ def _sparsified(
         config = ActivationSparsityConfig(
             *pattern, rank=_rank_within(model, config, budget), targets=targets, skip=skip, max_error=max_error
         )
-    finished = out.with_name(f"{out.name}.layers")
+    finished = out.resolve().with_name(f"{out.resolve().name}.layers")
     ids = _windows(tokenizer, text, n_windows)
     report = sparsify_(model, config, list(ids.split(4)), checkpoint=finished)
     save(model, out, weights=not repairs_only)
@@ -133,7 +133,8 @@ def _windows(tokenizer: Any, text: str | None, n_windows: int, n_tokens: int = 1
 
     from assay.models.quality import calibration_text
 
-    ids = tokenizer(text or calibration_text(), add_special_tokens=False, verbose=False)["input_ids"]
+    said = calibration_text() if text is None else text
+    ids = tokenizer(said, add_special_tokens=False, verbose=False)["input_ids"]
     n_there = len(ids) // n_tokens
     if n_there < 2:
         raise InputError(f"the calibration text has {len(ids)} tokens; bring at least {2 * n_tokens}")
@@ -142,10 +143,8 @@ def _windows(tokenizer: Any, text: str | None, n_windows: int, n_tokens: int = 1
 
 
 def _model(source: str) -> tuple[Any, Any]:
-    from assay.models import demo_lm, load_lm
+    from assay.models import named_lm
 
-    if source == "demo":
-        return demo_lm()
     if (Path(source) / "model_index.json").is_file() or (
         Path(source) / "diffusion_pytorch_model.safetensors"
     ).is_file():
@@ -153,7 +152,7 @@ def _model(source: str) -> tuple[Any, Any]:
             f"{source} is a diffusers folder, whose calibration needs its pipeline; use sparsify_ from Python as the "
             f"docs of rt-lynx show"
         )
-    return load_lm(Path(source))
+    return named_lm(source, as_stored=True)
 
 
 def _text(path: Path) -> str:

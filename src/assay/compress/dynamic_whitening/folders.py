@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from assay._core.errors import InputError
 from assay.compress._folders import WEIGHTS, read_folder, write_folder
 from assay.compress.dynamic_whitening.layers import LowRankLinear
 
@@ -32,6 +33,11 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     InputError
         The model holds no factorised layer, or the folder cannot be written.
     """
+    if not any(isinstance(module, LowRankLinear) for module in model.modules()):
+        raise InputError(
+            "the model holds no factorised layer: call factorize_ first, and with a ratio at which factors are smaller "
+            "than the weights; a model whose layers all stayed dense is saved with its own save_pretrained"
+        )
     write_folder(model, folder, MANIFEST, LowRankLinear, verb="factorize_")
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from assay._core.errors import InputError
-from assay.compress._layers import dense_weight
+from assay.compress._layers import dense_weight, replace_layer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -190,4 +190,4 @@ def merge_(model: nn.Module) -> None:
     'Linear'
     """
     for name, layer in [(n, m) for n, m in model.named_modules() if isinstance(m, LowRankLinear)]:
-        model.set_submodule(name, layer.merge())
+        replace_layer(model, name, layer.merge())

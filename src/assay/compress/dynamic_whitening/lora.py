@@ -18,7 +18,7 @@ from assay.compress._blocks import batches_of
 from assay.compress._layers import dense_weight, set_dense_weight
 from assay.compress.dynamic_whitening.factors import whitened_svd
 from assay.compress.dynamic_whitening.layers import LowRankLinear, WhiteningConfig
-from assay.compress.dynamic_whitening.models import factorize_, full_moments
+from assay.compress.dynamic_whitening.models import evaluating, factorize_, full_moments
 from assay.compress.dynamic_whitening.observe import token_masks, without_cache
 from assay.compress.dynamic_whitening.stack import stack_of
 
@@ -85,13 +85,10 @@ def init_lora_whitened(
             raise InputError(f"layer {name!r}: its adapter {adapter!r} is not fresh; start from LoraConfig's default")
     bases = {f"{name}.base_layer": name for name in layers}
     start = LoraStart(adapter, {}, {})
-    was_training = peft_model.training
-    peft_model.eval()
     find = _dense_factors if stats == "dense" else _lowrank_factors
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(peft_model):
         for base, a, b in find(peft_model, list(bases), layers, bases, calibration, adapter, eps):
             _install(bases[base], layers[bases[base]], a, b, start)
-    peft_model.train(was_training)
     missing = sorted(set(layers) - set(start.a))
     if missing:
         raise InputError(f"layer {missing[0]!r} was not called on the calibration data; leave it out of the adapter")
@@ -124,7 +121,7 @@ def _lowrank_factors(
 
 
 def _lora_layers(model: nn.Module, adapter: str) -> dict[str, Any]:
-    lora = need("peft.tuners.lora", extra="lora", purpose="a LoRA start")
+    lora = need("peft.tuners.lora", extra="peft", purpose="a LoRA start")
     found: dict[str, Any] = {
         name: module
         for name, module in model.named_modules()

@@ -107,7 +107,7 @@ def factorize_(
     if calibration is None and config.whiten != "none":
         raise InputError(f"whiten={config.whiten!r} needs calibration data; give calibration=, or whiten='none'")
     batches = [] if calibration is None else without_cache(batches_of(calibration))
-    with torch.no_grad(), _evaluating(model):
+    with torch.no_grad(), evaluating(model):
         stack = stack_of(model, list(found), batches)
         ranks = _ranks(model, config, found, stack, batches)
         done = Checkpoint.open(checkpoint, config, found, batches)
@@ -135,11 +135,6 @@ def factorize_(
 def layers_to_factorise(model: nn.Module, config: WhiteningConfig) -> tuple[dict[str, nn.Module], tuple[str, ...]]:
     """The linear layers that `config` asks for, checked, and the names of those that are left alone."""
     found = dict(linear_layers(model, config.skip))
-    owners: dict[int, int] = {}
-    for module in model.modules():
-        for parameter in module.parameters(recurse=False):
-            owners[id(parameter)] = owners.get(id(parameter), 0) + 1
-    found = {name: layer for name, layer in found.items() if owners.get(id(layer.weight), 0) < 2}
     if config.ranks is not None:
         for name in config.ranks:
             if name not in found:
@@ -162,7 +157,7 @@ def layers_to_factorise(model: nn.Module, config: WhiteningConfig) -> tuple[dict
         n_bad = weight.numel() - int(torch.isfinite(weight).sum())
         if n_bad:
             raise InputError(f"layer {name!r}: its weight holds {n_bad} values that are NaN or infinite")
-    return found, tuple(name for name, _ in linear_layers(model) if name not in found)
+    return found, tuple(name for name, _ in linear_layers(model, with_tied=True) if name not in found)
 
 
 def _ranks(
@@ -265,7 +260,8 @@ def _next_calls(block: nn.Module, calls: SpilledCalls) -> SpilledCalls:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a model in evaluation mode; after that each module is in its own mode again."""
     modes = {name: module.training for name, module in model.named_modules()}
     model.eval()
     try:

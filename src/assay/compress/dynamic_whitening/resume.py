@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-
-from assay.compress._layers import dense_weight
-from assay.compress._resume import FinishedLayers
+from assay.compress._resume import FinishedLayers, digest_of, take_in
 from assay.compress.dynamic_whitening.factors import Factors
 from assay.compress.dynamic_whitening.layers import LowRankLinear
 from assay.compress.dynamic_whitening.report import LayerReport
@@ -37,11 +33,8 @@ class Checkpoint(FinishedLayers):
         """Make the folder, or check that it belongs to the same options, weights and calibration data."""
         if folder is None:
             return cls(None)
-        digest = hashlib.sha256()
-        for name, layer in layers.items():
-            digest.update(name.encode())
-            _digest(dense_weight(layer)[0], digest)
-        _digest(calibration, digest)
+        digest = digest_of(layers)
+        take_in(calibration, digest)
         return cls.opened(folder, {"config": asdict(config), "data": digest.hexdigest()})
 
     def write(self, name: str, layer: LowRankLinear, report: LayerReport) -> None:
@@ -53,18 +46,3 @@ class Checkpoint(FinishedLayers):
         state, about = self.kept(name)
         factors = Factors(state["a"], state["b"], None)
         return LowRankLinear.from_factors(dense, factors, state["a"].dtype), LayerReport(**about["report"])
-
-
-def _digest(value: Any, digest: Any) -> None:
-    if isinstance(value, torch.Tensor):
-        plain = value.detach().cpu().contiguous()
-        digest.update(f"{plain.dtype} {tuple(plain.shape)}".encode())
-        digest.update(plain.flatten().view(torch.uint8).numpy().data)
-        return
-    if hasattr(value, "items"):
-        value = list(value.items())
-    if isinstance(value, list | tuple):
-        for part in value:
-            _digest(part, digest)
-        return
-    digest.update(repr(value).encode())

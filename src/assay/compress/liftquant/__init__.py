@@ -7,8 +7,8 @@ Paper: "LiftQuant: Continuous Bit-Width LLM via Dimensional Lifting and Projecti
 The matrices, the compiled searches, the folder format and resuming are ours.
 
 The folder: `search` and `_kernels` find the nearest point, `mapping` trains M, `transform` whitens a weight,
-`layers` holds a quantised layer, `whiten` trains on calibration data, `plan` chooses D and d, `models`, `resume` and
-`store` carry it to whole models.
+`layers` holds a quantised layer, `whiten` trains on calibration data, `plan` chooses D and d, `models`, `chain`,
+`resume` and `store` carry it to whole models.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ class LiftQuantLinear(nn.Module):
 
     Made by :meth:`from_linear` or by :func:`~assay.compress.liftquant.quantize_`. Its buffers: ``codes``
     (out_features, bytes) uint8, ``row_scale`` r, ``left`` and ``right`` (the Kronecker factors for activations),
-    ``channel_scale`` s1 and ``block_scale`` s2 or None, all float16; ``matrix`` M, float32.
+    ``channel_scale`` s1 and ``block_scale`` s2 or None, all float16; ``matrix`` M, float32. They keep these dtypes when
+    the module is converted; products are float32 inside.
 
     Parameters
     ----------
@@ -233,6 +234,16 @@ class LiftQuantLinear(nn.Module):
         product = torch.cat(parts, dim=1)
         product = product if self.bias is None else product + self.bias
         return product.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Move and convert as any module does, but for buffers' dtypes: in others they stand for another weight."""
+        exact = dict(self._buffers)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        for name, kept in exact.items():
+            moved = self._buffers[name]
+            if kept is not None and moved is not None and moved.dtype != kept.dtype:
+                self._buffers[name] = kept.to(moved.device)
+        return self
 
     def _row_chunks(self) -> Iterator[slice]:
         step = max(1, _SIGNS // (self.shape.n_vectors * self.shape.n_bits))

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 
+from assay._core.cache import made_dir
 from assay._core.errors import InputError
 from assay._core.extras import need
 from assay._core.files import replacing, write_text
@@ -203,6 +205,32 @@ def load_mapping(n_bits: int, d: int) -> Mapping:
         raise InputError(f"no matrix is shipped for D={n_bits}, d={d}; there are {listed}; train it with fit_mapping")
     errors = json.loads((SHIPPED / "mse.json").read_text(encoding="utf-8"))
     return Mapping(np.load(path, allow_pickle=False), float(errors[f"{n_bits}-{d}"]))
+
+
+#: Raised when the training of M changes.
+_LAYOUT = 1
+
+
+def made_mapping(n_bits: int, d: int) -> Mapping:
+    """The shipped M of a pair, or one that is trained once and kept in the cache folder.
+
+    Raises
+    ------
+    InputError
+        As of :func:`fit_mapping`.
+    """
+    if (n_bits, d) in shipped_pairs():
+        return load_mapping(n_bits, d)
+    path = made_dir() / "liftquant" / f"{n_bits}-{d}-{_LAYOUT}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            return Mapping(kept["matrix"], float(kept["mse"]))
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # not there, or damaged
+        made = fit_mapping(n_bits, d)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        np.savez(temporary, matrix=made.matrix, mse=made.mse)
+    return made
 
 
 @lru_cache(maxsize=1)

@@ -13,11 +13,12 @@ from torch import nn
 from assay._core.decoder import decoder_blocks
 from assay._core.errors import InputError
 from assay.compress._blocks import Call, batches_of, each_block_input
-from assay.compress._layers import dense_weight, linear_layers
+from assay.compress._layers import dense_weight, linear_layers, replace_layer
 from assay.compress._memory import Spilled, SpilledCalls, let_go, put, spilled_outputs, trim
+from assay.compress.liftquant.chain import check_chain
 from assay.compress.liftquant.layers import LiftQuantLinear, plain_transform
-from assay.compress.liftquant.mapping import fit_mapping, load_mapping, shipped_pairs
-from assay.compress.liftquant.plan import pair_for_bits, pair_for_budget
+from assay.compress.liftquant.mapping import load_mapping, made_mapping
+from assay.compress.liftquant.plan import ROUNDED, pair_for_bits, pair_for_budget
 from assay.compress.liftquant.resume import Checkpoint
 from assay.compress.liftquant.search import SEARCHES
 
@@ -45,7 +46,8 @@ class LiftQuantConfig:
     bits : float
         Bits a weight before scales and transforms, 1 to 4: the shipped pair with the highest rate up to it.
     pair : (D, d), optional
-        Signs and weights of a vector, in place of `bits`; a pair that is not shipped is trained first.
+        Signs and weights of a vector, in place of `bits`; a pair that is not shipped is trained first, and kept in the
+        cache folder.
     budget : int, optional
         Bytes of the saved weights, in place of `bits`.
     stages : tuple of str, optional
@@ -104,11 +106,20 @@ class LiftQuantReport:
         Bytes of parameters that were left alone (embeddings, norms, biases, skipped layers).
     skipped : tuple of str
         Linear layers that were left alone.
+    asked : float, optional
+        Bits a weight that were asked for; None: a pair or a budget was.
     """
 
     layers: tuple[LayerReport, ...]
     n_other: int
     skipped: tuple[str, ...] = ()
+    asked: float | None = None
+
+    @property
+    def rate(self) -> float:
+        """Bits a weight of the code that was taken, before scales and transforms."""
+        n_bits, d = map(int, self.layers[0].code.split("/"))
+        return n_bits / d
 
     @property
     def bits_per_weight(self) -> float:
@@ -129,12 +140,19 @@ class LiftQuantReport:
         """The layers as a table, and the sums."""
         frame = self.to_frame()
         formats = {"bits": "{:.3f}".format, "error": "{:.4f}".format, "seconds": "{:.2f}".format}
-        skipped = f"\nLeft alone: {', '.join(self.skipped)}" if self.skipped else ""
+        ends = self._taken() + (f"\nLeft alone: {', '.join(self.skipped)}" if self.skipped else "")
         return (
             f"{frame.to_string(index=False, formatters=formats)}\n\n"
             f"{len(frame)} layers at {self.bits_per_weight:.3f} bits a weight; {self.n_bytes / 1e6:.1f} MB in all, of "
-            f"which {self.n_other / 1e6:.1f} MB are not quantised; {frame['seconds'].sum():.1f} s{skipped}"
+            f"which {self.n_other / 1e6:.1f} MB are not quantised; {frame['seconds'].sum():.1f} s{ends}"
         )
+
+    def _taken(self) -> str:
+        """A line on the rate, where it is not the one that was asked for."""
+        if self.asked is None or abs(self.asked - self.rate) <= ROUNDED:
+            return ""
+        taken = f"{self.rate:.4g} ({self.layers[0].code})"
+        return f"\nAsked for {self.asked:g} bits a weight, took {taken}, the nearest shipped rate below"
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Relative error of every layer, in the order of the model."""
@@ -181,7 +199,8 @@ def quantize_(
     ------
     InputError
         There is nothing to quantise, a weight holds NaN or infinity, an option is out of range, a stage needs
-        calibration data and there is none, or `checkpoint` belongs to another run.
+        calibration data and there is none, there is and the blocks of the model are no plain chain, or `checkpoint`
+        belongs to another run.
 
     Examples
     --------
@@ -198,32 +217,36 @@ def quantize_(
             f"the model has no linear layer to quantise apart from those skipped ({', '.join(config.skip)})"
         )
     _check_weights(found)
+    calls: Sequence[Call] = [] if calibration is None else batches_of(calibration)
+    blocks = decoder_blocks(model) if calls else [("", model)]
+    first = blocks[0][1]
+    if first is not model:
+        check_chain(model, blocks, calls[0])
     mapping = mapping_for(model, config, calibrated="whiten" in stages)
-    skipped = tuple(name for name, _ in linear_layers(model) if name not in found)
-    done = Checkpoint.open(checkpoint, config, found)
+    skipped = tuple(name for name, _ in linear_layers(model, with_tied=True) if name not in found)
+    done = Checkpoint.open(checkpoint, config, found, calls)
     run = _Run(model, config, stages, mapping, done, {})
-    blocks = decoder_blocks(model) if calibration is not None else [("", model)]
-    calls: Sequence[Call] = []
-    if calibration is not None:
-        first = blocks[0][1]
-        calls = batches_of(calibration)
-        if first is not model:
-            calls = SpilledCalls.of(each_block_input(model, first, calls), done.folder)
+    if first is not model:
+        calls = SpilledCalls.of(each_block_input(model, first, calls), done.folder)
     for number, (prefix, block) in enumerate(blocks):
         inside = {name: found.pop(name) for name in list(found) if not prefix or name.startswith(f"{prefix}.")}
         calls = run.block(block, inside, calls, last=number == len(blocks) - 1)
     run.block(model, found, [], last=True)  # outside the blocks: no data was seen
     order = [name for name, module in model.named_modules() if isinstance(module, LiftQuantLinear)]
-    return LiftQuantReport(tuple(_with_bytes(model, run.reports, order)), _other_bytes(model), skipped)
+    by_bits = config.pair is None and config.budget is None
+    return LiftQuantReport(
+        tuple(_with_bytes(model, run.reports, order)), _other_bytes(model), skipped, config.bits if by_bits else None
+    )
 
 
 def mapping_for(model: nn.Module, config: LiftQuantConfig, *, calibrated: bool) -> Mapping:
     """The matrix that `config` asks for: of a pair, within a budget, or for a number of bits."""
     if config.pair is not None:
-        n_bits, d = config.pair
-        return load_mapping(n_bits, d) if (n_bits, d) in shipped_pairs() else fit_mapping(n_bits, d)
+        return made_mapping(*config.pair)
     if config.budget is not None:
-        return load_mapping(*pair_for_budget(model, config.budget, config.skip, calibrated=calibrated))
+        whitened = calibrated and config.whiten_steps > 0
+        pair = pair_for_budget(model, config.budget, config.skip, calibrated=calibrated, whitened=whitened)
+        return load_mapping(*pair)
     return load_mapping(*pair_for_bits(config.bits))
 
 
@@ -308,7 +331,7 @@ class _Run:
             )
             weight = dense_weight(layer)[0]
             error = relative_error(weight, made)
-            self.model.set_submodule(name, made)
+            replace_layer(self.model, name, made)
             if calls and "correct" in self.stages:
                 dense.append(weight)
             let_go(weight)
@@ -384,6 +407,8 @@ def _other_bytes(model: nn.Module) -> int:
 def dense_(model: nn.Module) -> None:
     """Replace quantised layers by ``nn.Linear`` with the weights that they stand for: more memory, and faster.
 
+    The weights get the dtype of the model's other parameters.
+
     Examples
     --------
     >>> model = nn.Sequential(nn.Linear(64, 32))
@@ -392,10 +417,11 @@ def dense_(model: nn.Module) -> None:
     >>> type(model[0]).__name__
     'Linear'
     """
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     for name, layer in [(n, m) for n, m in model.named_modules() if isinstance(m, LiftQuantLinear)]:
         made = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
-        made.weight = nn.Parameter(layer.dequantize(), requires_grad=False)
+        made.weight = nn.Parameter(layer.dequantize().to(dtype), requires_grad=False)
         if layer.bias is not None:
             made.bias = layer.bias
         made.train(layer.training)
-        model.set_submodule(name, made)
+        replace_layer(model, name, made)

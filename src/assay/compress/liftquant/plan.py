@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 LEAST, MOST = 1.0, 4.0
 
+#: A rate is said with two decimals: 2.14 is 15/7.
+ROUNDED = 0.005
+
 
 def pair_for_bits(bits: float) -> Pair:
     """The shipped (D, d) with the highest rate up to `bits`, and of these the longest vectors.
@@ -45,8 +48,7 @@ def pair_for_bits(bits: float) -> Pair:
             f"bits={bits:g}: expected {LEAST:g} to {MOST:g} bits a weight; the nearest is D={near[0]}, d={near[1]} "
             f"({near[0] / near[1]:g} bits)"
         )
-    # A rate is said with two decimals: 2.14 is 15/7.
-    fitting = [pair for pair in pairs if pair[0] / pair[1] <= bits + 0.005]
+    fitting = [pair for pair in pairs if pair[0] / pair[1] <= bits + ROUNDED]
     if not fitting:
         raise InputError(
             f"bits={bits:g}: the lowest shipped rate is D={lowest[0]}, d={lowest[1]} ({lowest[0] / lowest[1]:g} bits); "
@@ -72,7 +74,12 @@ def layer_bytes(shape: Shape, *, whitened: bool, has_channel_scale: bool) -> int
 
 
 def pair_for_budget(
-    model: nn.Module, budget: int, skip: tuple[str, ...] = ("lm_head",), *, calibrated: bool = False
+    model: nn.Module,
+    budget: int,
+    skip: tuple[str, ...] = ("lm_head",),
+    *,
+    calibrated: bool = False,
+    whitened: bool = False,
 ) -> Pair:
     """The shipped (D, d) with which the whole file of weights has at most `budget` bytes.
 
@@ -83,7 +90,9 @@ def pair_for_budget(
         Bytes of ``model.safetensors``: what is not quantised counts with the precision that it has.
     skip : tuple of str
     calibrated : bool
-        Whether layers will have transforms of their own.
+        Whether layers will have scales of channels, by calibration data.
+    whitened : bool
+        Whether they will have transforms of their own, trained on it.
 
     Raises
     ------
@@ -99,7 +108,7 @@ def pair_for_budget(
     for n_bits, d in sizes:
         for weight in weights.values():
             shape = Shape(weight.shape[1], weight.shape[0], n_bits, d)
-            sizes[n_bits, d] += layer_bytes(shape, whitened=calibrated, has_channel_scale=calibrated)
+            sizes[n_bits, d] += layer_bytes(shape, whitened=whitened, has_channel_scale=calibrated)
     fitting = [pair for pair, size in sizes.items() if size <= budget]
     if not fitting:
         least = min(sizes, key=lambda pair: sizes[pair])

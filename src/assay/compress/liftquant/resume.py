@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from assay.compress._layers import dense_weight
-from assay.compress._resume import FinishedLayers
+from assay.compress._resume import FinishedLayers, digest_of, take_in
 from assay.compress.liftquant.layers import LiftQuantLinear, same_tensor
 
 if TYPE_CHECKING:
@@ -23,11 +23,18 @@ class Checkpoint(FinishedLayers):
 
     @classmethod
     def open(
-        cls, folder: str | os.PathLike[str] | None, config: LiftQuantConfig, layers: Mapping[str, nn.Module]
+        cls,
+        folder: str | os.PathLike[str] | None,
+        config: LiftQuantConfig,
+        layers: Mapping[str, nn.Module],
+        calibration: Any,
     ) -> Self:
-        """Make the folder, or check that it belongs to the same options and layers."""
-        shapes = {name: list(dense_weight(layer)[0].shape) for name, layer in layers.items()}
-        return cls.opened(folder, {"config": asdict(config), "layers": shapes})
+        """Make the folder, or check that it belongs to the same options, weights and calibration data."""
+        if folder is None:
+            return cls(None)
+        digest = digest_of(layers)
+        take_in(calibration, digest)
+        return cls.opened(folder, {"config": asdict(config), "data": digest.hexdigest()})
 
     def write(self, name: str, layer: LiftQuantLinear, report: LayerReport) -> None:
         """Keep a finished layer; its bias stays in the model."""
@@ -40,9 +47,10 @@ class Checkpoint(FinishedLayers):
 
         state, about = self.kept(name)
         layer = LiftQuantLinear.from_options(about["options"])
-        bias = dense_weight(dense)[1]
+        weight, bias = dense_weight(dense)
         layer.bias = None
-        layer.load_state_dict({key: same_tensor(tensor) for key, tensor in state.items()}, assign=True)
+        placed = {key: same_tensor(tensor.to(weight.device)) for key, tensor in state.items()}
+        layer.load_state_dict(placed, assign=True)
         layer.bias = bias
         layer.train(dense.training)
         return layer, LayerReport(**about["report"])

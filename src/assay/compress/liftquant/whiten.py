@@ -67,8 +67,8 @@ class Factor(nn.Module):
         super().__init__()
         size = len(start)
         self.register_buffer("start", start)
-        self.u, self.v = nn.Parameter(torch.zeros(size, size)), nn.Parameter(torch.zeros(size, size))
-        self.log_sigma = nn.Parameter(torch.zeros(size))
+        self.u, self.v = (nn.Parameter(torch.zeros(size, size, device=start.device)) for _ in range(2))
+        self.log_sigma = nn.Parameter(torch.zeros(size, device=start.device))
 
     def inverse_transpose_and_self(self) -> tuple[Tensor, Tensor]:
         """P⁻ᵀ = U diag(1 / sigma) Vᵀ, and P."""
@@ -95,14 +95,16 @@ class ProxyLinear(nn.Module):
     def __init__(self, linear: nn.Module, transform: Transform, bits: int) -> None:
         super().__init__()
         weight, bias = dense_weight(linear)
+        device = weight.device
         self.bias = None if bias is None else bias.detach()
         self.in_features, self.d, self.bits = weight.shape[1], transform.d, bits
-        left, right = transform.left.float(), transform.right.float()
+        left, right = (part.to(device).float() for part in (transform.left, transform.right))
         self.left, self.right = Factor(left), Factor(right)
         scale = transform.channel_scale
-        self.log_s1 = nn.Parameter(torch.zeros(weight.shape[1]) if scale is None else scale.float().log())
-        self.log_s2 = nn.Parameter(torch.zeros(len(left), len(right) // transform.d))
-        self.alpha = nn.Parameter(torch.zeros(len(weight), 1))
+        ones = torch.ones(weight.shape[1], device=device)
+        self.log_s1 = nn.Parameter((ones if scale is None else scale.to(device).float()).log())
+        self.log_s2 = nn.Parameter(torch.zeros(len(left), len(right) // transform.d, device=device))
+        self.alpha = nn.Parameter(torch.zeros(len(weight), 1, device=device))
         self._weight = [weight.float()]  # in a list, so that it is no parameter and no buffer
         with torch.no_grad():
             self.register_buffer("step", best_step(self._turned()[0], bits))

@@ -61,7 +61,7 @@ class FormatComparison:
         """A format for each tensor so that all together fit and the sum of relative errors is small.
 
         Every tensor starts at its cheapest format; what gains most error a byte is widened until nothing fits.
-        Rotated rows are left out, as are formats that another beats at no more bits.
+        Rotated rows are left out unless all are, as are formats that another beats at no more bits.
 
         Parameters
         ----------
@@ -77,9 +77,9 @@ class FormatComparison:
         InputError
             Even the cheapest formats do not fit.
         """
-        ladders = {
-            str(name): _ladder(part) for name, part in self.rows[self.rows["rotate"] == "none"].groupby("tensor")
-        }
+        plain = self.rows[self.rows["rotate"] == "none"]
+        rows = plain if len(plain) else self.rows
+        ladders = {str(name): _ladder(part) for name, part in rows.groupby("tensor")}
         spent = sum(ladder[0][0] for ladder in ladders.values())
         if spent > budget:
             raise InputError(

@@ -202,6 +202,15 @@ class MXLinear(nn.Module):
         product = product if bias is None else product + bias
         return product.reshape(*x.shape[:-1], self.out_features)
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Move and convert as any module does, but for scales: in fewer bits they would stand for other weights."""
+        exact = {name: getattr(self, name) for name in ("scales", "tensor_scale")}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        for name, scale in exact.items():
+            if scale is not None and scale.is_floating_point():
+                setattr(self, name, scale.to(getattr(self, name).device))
+        return self
+
     def extra_repr(self) -> str:
         """Shape and formats."""
         rotated = ", rotated" if self.config.rotate else ""
@@ -302,7 +311,10 @@ class MXTrainingLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) to (..., out_features)."""
-        rows = x.reshape(-1, self.in_features)
-        product: Tensor = _QuantisedProducts.apply(rows, self.weight, self.mx)  # type: ignore[no-untyped-call]  # torch's own
+        rows, weight = x.reshape(-1, self.in_features), self.weight
+        if torch.is_autocast_enabled(x.device.type):  # as nn.Linear does; the products' backward pass sees one dtype
+            dtype = torch.get_autocast_dtype(x.device.type)
+            rows, weight = rows.to(dtype), weight.to(dtype)
+        product: Tensor = _QuantisedProducts.apply(rows, weight, self.mx)  # type: ignore[no-untyped-call]  # torch's own
         product = product.reshape(*x.shape[:-1], self.out_features)
-        return product if self.bias is None else product + self.bias
+        return product if self.bias is None else product + self.bias.to(product.dtype)

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import nn
 
 from assay._core.errors import InputError
 from assay.compress._folders import read_folder, write_folder
-from assay.compress._layers import dense_weight, linear_layers, some
-from assay.compress._memory import put
+from assay.compress._layers import dense_weight, linear_layers, replace_layer, some
+from assay.compress._memory import let_go, put
 from assay.compress.mxint.formats import get_format
 from assay.compress.mxint.layers import MXConfig, MXLinear, MXTrainingConfig, MXTrainingLinear
 from assay.compress.mxint.metrics import crest_factor, decibels, energy
 from assay.compress.mxint.resume import LayerReport, opened, read, unfinished_path, write
-from assay.compress.mxint.tensors import checked_rules
+from assay.compress.mxint.tensors import checked_rules, refuse_nonfinite
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
 
     from matplotlib.axes import Axes
+    from torch import Tensor
 
 MANIFEST = "mxint.json"
 
@@ -140,11 +143,24 @@ def quantize_(
         )
     for fmt in (*formats.values(), *([config.activation] if config.activation else [])):
         get_format(fmt)
+    for name, fmt in formats.items():  # all of them first: a model is quantised as a whole or stays as it was
+        _check(name, dense_weight(found[name])[0], replace(config, weight=fmt))
     folder = None if checkpoint is None else opened(checkpoint)
     done = []
     for name, fmt in formats.items():
         done.append(_quantize_layer(model, name, found.pop(name), replace(config, weight=fmt), folder))
     return MXReport(tuple(done), sum(p.numel() * p.element_size() for p in model.parameters()))
+
+
+def _check(name: str, weight: Tensor, config: MXConfig) -> None:
+    try:
+        with torch.device("meta"):
+            MXLinear(weight.shape[1], weight.shape[0], False, config)  # whether its options go together
+        if not bool(torch.isfinite(weight.sum(dtype=torch.float64))):
+            refuse_nonfinite(weight)
+        let_go(weight)  # read again when it is its turn
+    except InputError as error:
+        raise InputError(f"layer {name!r}: {error}") from None
 
 
 def _quantize_layer(
@@ -206,6 +222,11 @@ def prepare_training_(model: nn.Module, config: MXTrainingConfig | None = None) 
     InputError
         There is no ``nn.Linear`` to convert, or a format is unknown.
 
+    Warns
+    -----
+    UserWarning
+        Some layers are GPT-2's ``Conv1D``, which stay as they are.
+
     Examples
     --------
     >>> prepare_training_(nn.Sequential(nn.Linear(32, 8), nn.Tanh()), MXTrainingConfig.all_points("mxint8"))
@@ -216,12 +237,16 @@ def prepare_training_(model: nn.Module, config: MXTrainingConfig | None = None) 
     for fmt in (config.x, config.w, config.dy, config.w_back, config.dy_back, config.x_back):
         if fmt is not None:
             get_format(fmt)
-    found = [(name, layer) for name, layer in linear_layers(model, config.skip) if isinstance(layer, nn.Linear)]
+    layers = dict(linear_layers(model, config.skip, with_tied=True))
+    found = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
     if not found:
         raise InputError(f"the model has no nn.Linear to train apart from those skipped ({', '.join(config.skip)})")
-    for name, layer in found:
-        model.set_submodule(name, MXTrainingLinear.from_linear(layer, config))
-    return tuple(name for name, _ in found)
+    others = [name for name in layers if name not in found]
+    if others:
+        warnings.warn(f"{some(others)}: Conv1D layers train as they are", stacklevel=2)
+    for name in found:
+        replace_layer(model, name, MXTrainingLinear.from_linear(layers[name], config))
+    return tuple(found)
 
 
 # ---------------------------------------------------------------------------------------------------- folders

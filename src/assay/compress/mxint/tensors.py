@@ -92,7 +92,7 @@ class QTensor:
         if self.rotation_seed is not None:
             size = values.shape[-1] // max(1, self.scales.shape[-1])
             values = rotate_blocks(values.reshape(-1, size), self.rotation_seed, back=True).reshape(values.shape)
-        restored = _from_rows(values, self.shape, self.axis).to(self.dtype)
+        restored = _cast(_from_rows(values, self.shape, self.axis), self.dtype)
         return restored.numpy() if self.is_numpy else restored
 
 
@@ -242,7 +242,7 @@ class _StraightThrough(torch.autograd.Function):
         done = fake_blocks(blocks, fmt, rules)
         if rotate is not None:
             done = rotate_blocks(done, seed, back=True)
-        return _from_rows(done.reshape(rows.shape), tuple(x.shape), axis).to(x.dtype)
+        return _cast(_from_rows(done.reshape(rows.shape), tuple(x.shape), axis), x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -256,7 +256,7 @@ def fake_blocks(blocks: Tensor, fmt: Format, rules: Rules) -> Tensor:
         if scaled.dtype == out.dtype:
             scaled.mul_(scale)  # already in place
             continue
-        out[span] = scaled.mul_(scale)
+        out[span] = _cast(scaled.mul_(scale), out.dtype)
     return out
 
 
@@ -319,6 +319,11 @@ def _from_rows(rows: Tensor, shape: tuple[int, ...], axis: int) -> Tensor:
     return rows[:, :length].reshape(moved).movedim(-1, axis).contiguous()
 
 
+def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
+    # Rounding up may leave the range of float16, whose largest number is then the nearest.
+    return values.clamp(-65504, 65504).half() if dtype == torch.float16 else values.to(dtype)
+
+
 def rotate_blocks(blocks: Tensor, seed: int, *, back: bool = False) -> Tensor:
     """Multiply blocks by the random rotation of their size, or by its transpose to turn them `back`."""
     matrix = torch.from_numpy(hadamard(blocks.shape[-1], seed)).to(blocks.device)
@@ -342,13 +347,20 @@ def checked_rules(scale_rule: str, clip: str, nonfinite: str) -> Rules:
 
 def checked_tensor(x: Any, axis: int) -> Tensor:
     """`x` as a tensor of a floating dtype that has `axis`."""
-    is_floating = x.is_floating_point() if isinstance(x, torch.Tensor) else np.asarray(x).dtype.kind == "f"
+    if isinstance(x, torch.Tensor):
+        tensor, is_floating = x, x.is_floating_point()
+    else:
+        array = np.asarray(x)
+        is_floating = array.dtype.kind == "f" and array.dtype.itemsize <= 8
+        if is_floating:  # torch reads no array in the other byte order
+            tensor = torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
     if not is_floating:
         dtype = x.dtype if hasattr(x, "dtype") else type(x).__name__
         raise TypeError(f"x has dtype {dtype}; expected floating-point values: convert them first")
-    tensor = x if isinstance(x, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(x))
     if not -tensor.ndim <= axis < tensor.ndim:
         raise InputError(f"axis={axis} is out of range for a tensor of shape {tuple(tensor.shape)}")
+    if not tensor.shape[axis]:
+        raise InputError(f"axis={axis} of a tensor of shape {tuple(tensor.shape)} has no values")
     return tensor
 
 
@@ -361,10 +373,12 @@ def _checked_rotation(blocks: Tensor, rotate: str) -> Tensor:
 
 
 def refuse_nonfinite(values: Tensor) -> None:
-    """Raise if there is NaN or infinity: how many, and where the first is."""
-    bad = (~torch.isfinite(values)).flatten().nonzero()
+    """Raise if there is NaN or infinity, in float32: how many, and where the first is."""
+    bad, what = (~torch.isfinite(values)).flatten().nonzero(), "NaN or infinite"
+    if not len(bad):
+        bad, what = (~torch.isfinite(values.float())).flatten().nonzero(), "beyond the range of float32"
     if len(bad):
         raise InputError(
-            f"x holds {len(bad)} values that are NaN or infinite, the first at flat index {int(bad[0])} "
+            f"x holds {len(bad)} values that are {what}, the first at flat index {int(bad[0])} "
             f"(the quantised axis last); use nonfinite='propagate' to let their blocks become NaN"
         )

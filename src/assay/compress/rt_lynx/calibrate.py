@@ -11,16 +11,19 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from assay._core.decoder import decoder_blocks
 from assay._core.errors import InputError
-from assay.compress._blocks import Call, after, batches_of, block_inputs, run_block, watch_inputs
+from assay.compress._blocks import Call, after, batches_of, block_inputs, each_block_input, run_block, watch_inputs
 from assay.compress._layers import dense_weight, linear_layers, some
+from assay.compress._memory import SpilledCalls, spilled_outputs
 from assay.compress.rt_lynx.repair import RepairStats
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
@@ -61,7 +64,7 @@ def target_layers(model: nn.Module, config: ActivationSparsityConfig) -> dict[st
     InputError
         There are none, or the regular expression cannot be read.
     """
-    layers = dict(linear_layers(model, config.skip))
+    layers = dict(linear_layers(model, config.skip, with_tied=True))
     if config.targets == "auto":
         found = {name: layer for name, layer in layers.items() if is_auto(name)}
     else:
@@ -99,6 +102,8 @@ class Runner:
     model : nn.Module
     calibration
         Batches as :func:`~assay.compress._blocks.batches_of` takes them, or a function of the model.
+    folder : path, optional
+        Where hidden states are written, to a temporary file; None: the system's temporary folder.
 
     Raises
     ------
@@ -106,8 +111,10 @@ class Runner:
         The batches are empty or no inputs of a model.
     """
 
-    def __init__(self, model: nn.Module, calibration: Calibration) -> None:
-        self.model = model
+    def __init__(
+        self, model: nn.Module, calibration: Calibration, folder: str | os.PathLike[str] | None = None
+    ) -> None:
+        self.model, self.folder = model, folder
         self.batches: list[Call] = []
         if callable(calibration) and not isinstance(calibration, torch.Tensor):
             self.calls: list[Callable[[], Any]] = [lambda: calibration(model)]
@@ -128,6 +135,22 @@ class Runner:
         finally:
             for name, module in self.model.named_modules():
                 module.training = name in training
+
+    def show_inputs(self, see: Callable[[Call], None]) -> None:
+        """Hand all that the model is called with to `see`; a function has to be run for that."""
+        if self.batches:
+            for call in self.batches:
+                see(call)
+            return
+        handle = self.model.register_forward_pre_hook(
+            lambda module, args, kwargs: see(Call(args, kwargs)), with_kwargs=True
+        )
+        try:
+            with self._quiet():
+                for run in self.calls:
+                    run()
+        finally:
+            handle.remove()
 
     def collect(
         self, layers: Mapping[str, nn.Module], config: ActivationSparsityConfig
@@ -183,17 +206,18 @@ class Runner:
         self, blocks: list[tuple[str, nn.Module]], layers: Mapping[str, nn.Module], config: ActivationSparsityConfig
     ) -> Iterator[tuple[str, RepairStats]]:
         with self._quiet():
-            calls = block_inputs(self.model, blocks[0][1], self.batches)
+            calls = SpilledCalls.of(each_block_input(self.model, blocks[0][1], self.batches), self.folder)
         for prefix, block in blocks:
             inside = {name: layer for name, layer in layers.items() if name.startswith(f"{prefix}.")}
-            stats = _empty(inside, config)
-            with self._quiet():
-                if inside:
-                    watch_inputs(block, inside, calls, lambda name, rows, stats=stats: _update(stats, name, rows))  # type: ignore[misc]  # a default binds the loop's
-            for name in inside:
-                yield name, stats.pop(name)
-            with self._quiet():
-                calls = [after(call, run_block(block, call)) for call in calls]
+            for group in self._groups(inside):  # one, unless the block is much of the model
+                stats = _empty(group, config)
+                with self._quiet():
+                    watch_inputs(block, group, calls, lambda name, rows, stats=stats: _update(stats, name, rows))  # type: ignore[misc]  # a default binds the loop's
+                for name in group:
+                    yield name, stats.pop(name)
+            if block is not blocks[-1][1]:
+                with self._quiet():
+                    calls = calls.with_states(spilled_outputs(block, calls, self.folder))
 
     def _count(self, layers: Mapping[str, nn.Module]) -> dict[str, int]:
         """How often the first call uses each layer, in the order in which it does."""
@@ -257,8 +281,9 @@ class Runner:
                 seen = _tensor(run())
                 if full is None or seen is None:
                     return float("nan")
-                wrong += float((full - seen).float().square().sum())
-                total += float(full.float().square().sum())
+                full, seen = full.float(), seen.float()  # first: differences of bytes would wrap around
+                wrong += float((full - seen).square().sum())
+                total += float(full.square().sum())
         return wrong / total if total else 0.0
 
 
@@ -288,9 +313,13 @@ def _mark(x: Any) -> tuple[float, float]:
 
 
 def _tensor(output: Any) -> Tensor | None:
-    """The tensor that a model returned, alone or where transformers and diffusers put it."""
-    for name in ("logits", "sample", "last_hidden_state"):
+    """The tensor that a model or a pipeline returned, alone or where transformers and diffusers put it."""
+    for name in ("logits", "sample", "last_hidden_state", "images"):
         output = getattr(output, name, output)
+    if isinstance(output, list) and output and hasattr(output[0], "__array_interface__"):  # as pictures of PIL have
+        output = np.stack([np.asarray(picture) for picture in output])
+    if hasattr(output, "__array_interface__"):
+        output = torch.from_numpy(np.array(output))
     if isinstance(output, tuple | list) and output:
-        output = output[0]
+        return _tensor(output[0])
     return output if isinstance(output, torch.Tensor) else None

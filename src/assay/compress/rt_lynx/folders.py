@@ -17,7 +17,7 @@ from assay._core.errors import InputError
 from assay._core.extras import need
 from assay._core.files import replacing, write_text
 from assay.compress._folders import WEIGHTS, empty_model, untied
-from assay.compress._layers import some
+from assay.compress._layers import replace_layer, some
 from assay.compress.rt_lynx.layers import ActivationSparsityConfig, SparseActLinear
 from assay.compress.rt_lynx.repair import Factors
 
@@ -63,7 +63,9 @@ def save(model: nn.Module, folder: str | os.PathLike[str], *, weights: bool = Tr
         safetensors.save_file(repairs, str(temporary))
     tied: dict[str, str] = {}
     if weights:
-        inside = {f"{name}.lora_{part}" for name in layers for part in "AB"}
+        # A layer may have two names; its repair is in a file of its own.
+        everywhere = [name for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, SparseActLinear)]
+        inside = {f"{name}.lora_{part}" for name in everywhere for part in "AB"}
         kept, tied = untied({name: x for name, x in model.state_dict().items() if name not in inside})
         with replacing(target / WEIGHTS) as temporary:
             safetensors.save_file(kept, str(temporary), {"format": "pt"})
@@ -118,12 +120,13 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> Any:
     made: Any = model if model is not None else empty_model(place)
     try:
         if manifest["weights"]:
-            state = safetensors.load_file(str(place / WEIGHTS))
+            # Copies in memory of our own: where a mapped tensor begins can change the last bit of a product.
+            state = {name: tensor.clone() for name, tensor in safetensors.load_file(str(place / WEIGHTS)).items()}
             state |= {name: state[other] for name, other in manifest["tied"].items()}
             made.load_state_dict(state, assign=True)
             if hasattr(made, "tie_weights"):
                 made.tie_weights()
-        repairs = safetensors.load_file(str(place / REPAIRS))
+        repairs = {name: tensor.clone() for name, tensor in safetensors.load_file(str(place / REPAIRS)).items()}
     except (OSError, KeyError, RuntimeError, broken) as error:
         raise InputError(f"the weights in {place} do not fit the model: {' '.join(str(error).split())[:300]}") from None
     modules = dict(made.named_modules())
@@ -141,7 +144,7 @@ def load(folder: str | os.PathLike[str], model: nn.Module | None = None) -> Any:
         except (KeyError, TypeError, AttributeError, InputError) as error:
             raise InputError(f"{place / MANIFEST}, layer {name!r}: {error} is missing or not understood") from None
         layer.name = name
-        made.set_submodule(name, layer)
+        replace_layer(made, name, layer)
     return made.eval()
 
 

@@ -203,6 +203,14 @@ class SparseActLinear(nn.Module):
             if not (torch.isfinite(low) and torch.isfinite(high)):
                 raise InputError(f"layer {self.name!r}, call {self.n_calls}: the input holds NaN or infinity")
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Make room for a repair that the state dict holds and this layer does not have yet."""
+        a, b = state_dict.get(f"{prefix}lora_A"), state_dict.get(f"{prefix}lora_B")
+        if self.lora_A is None and a is not None and b is not None:
+            device = self.weight.device
+            self.repair(Factors(torch.empty_like(a, device=device), torch.empty_like(b, device=device)))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def extra_repr(self) -> str:
         """Shape, pattern and rank."""
         return (

@@ -13,7 +13,8 @@ import pandas as pd
 
 from assay._core.errors import InputError
 from assay._core.progress import progress_bar
-from assay.compress._layers import dense_weight, some
+from assay.compress._layers import dense_weight, replace_layer, some
+from assay.compress._memory import trim
 from assay.compress.rt_lynx.activations import energy_kept, relative_flops
 from assay.compress.rt_lynx.calibrate import Runner, target_layers
 from assay.compress.rt_lynx.layers import ActivationSparsityConfig, SparseActLinear, solve
@@ -168,7 +169,8 @@ def sparsify_(
         model and runs it, the same at every call (a pipeline with a fixed seed). For a diffusion model it must cover
         all noise levels. None: nothing is fitted; lengths are restored.
     checkpoint : path, optional
-        Folder for finished layers: an interrupted run with the same arguments goes on after them.
+        Folder for finished layers: an interrupted run with the same arguments goes on after them. To see that a
+        callable gives the same inputs, it is run once more.
 
     Returns
     -------
@@ -203,8 +205,8 @@ def sparsify_(
         raise InputError(
             f"m={config.m} divides the number of inputs of none of the layers {some(dense)}; choose another m"
         )
-    done = Checkpoint.open(checkpoint, config, sparse)
-    runner = None if calibration is None else Runner(model, calibration)
+    runner = None if calibration is None else Runner(model, calibration, checkpoint)
+    done = Checkpoint.open(checkpoint, config, sparse, runner)
     reports = {
         name: _left_dense(name, layer, f"{config.m} does not divide in_features") for name, layer in dense.items()
     }
@@ -215,7 +217,7 @@ def sparsify_(
     else:
         _fit(runner, sparse, config, done, reports, factors)
     for name, layer in sparse.items():
-        model.set_submodule(name, _sparse_layer(name, layer, config, factors[name]))
+        replace_layer(model, name, _sparse_layer(name, layer, config, factors[name]))
     error = math.nan
     if runner is not None:
         error = _keep_within(runner, model, sparse, config.max_error, reports)
@@ -248,6 +250,8 @@ def _fit(
             reports[name] = _layer_report(name, layers[name], config, stats, factors[name], seconds)
             done.write(name, factors[name], reports[name])
             progress.advance(task)
+            del stats  # not beside those of the next layers
+            trim()
             start = time.perf_counter()
     if few and config.rank:
         warnings.warn(
@@ -335,7 +339,7 @@ def _keep_within(
         return error
     if math.isnan(error):
         for name, original in dense.items():
-            model.set_submodule(name, original)
+            replace_layer(model, name, original)
         raise InputError(f"max_error={max_error:g}: the calibration returns no tensor to compare; return the output")
     low, high = 0, len(worst)  # with `low` layers dense the error is too large, with `high` it is not
     kept = 0.0
@@ -350,7 +354,7 @@ def _keep_within(
         layer: Any = model.get_submodule(name)
         layer.bypass = False
     for name in worst[:high]:
-        model.set_submodule(name, dense[name])
+        replace_layer(model, name, dense[name])
         why = f"dense: error {reports[name].error:.3f}, for the output's"
         reports[name] = replace(reports[name], rank=0, flops=1.0, error=0.0, note=why)
     return kept

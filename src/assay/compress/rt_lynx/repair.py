@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from assay._core.errors import InputError
+from assay.compress._memory import trim
 from assay.compress.rt_lynx.activations import energy_kept, nm_topk, norm_compensate, sparse_activation
 
 if TYPE_CHECKING:
@@ -161,13 +162,14 @@ def closed_form(stats: RepairStats, rank: int, damp: float = DAMP) -> Factors:
         `rank` is below 1, or no token was added.
     """
     _check(stats, rank)
-    gram, cross = stats.gram.double(), stats.cross.double()
-    rank = min(rank, *cross.shape)
+    gram = stats.gram.double()
+    rank = min(rank, *stats.cross.shape)
     mean = float(gram.diagonal().mean())
     gram.diagonal().add_(damp * mean if mean > 0 else 1.0)
     root = torch.linalg.cholesky(gram)
     del gram  # with thousands of inputs, each of these is large
-    z = torch.linalg.solve_triangular(root, cross, upper=False)
+    z = torch.linalg.solve_triangular(root, stats.cross.double(), upper=False)
+    trim()
     if z.shape[1] <= z.shape[0]:
         v = torch.linalg.eigh(z.T @ z).eigenvectors.flip(1)[:, :rank]
     else:  # the same vectors from the smaller product

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Self
 
-from assay.compress._layers import dense_weight
-from assay.compress._resume import FinishedLayers
+from assay.compress._resume import FinishedLayers, digest_of, take_in
 from assay.compress.rt_lynx.repair import Factors
 
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from assay.compress.rt_lynx.calibrate import Runner
     from assay.compress.rt_lynx.layers import ActivationSparsityConfig
     from assay.compress.rt_lynx.models import LayerReport
 
@@ -24,12 +24,20 @@ class Checkpoint(FinishedLayers):
 
     @classmethod
     def open(
-        cls, folder: str | os.PathLike[str] | None, config: ActivationSparsityConfig, layers: Mapping[str, nn.Module]
+        cls,
+        folder: str | os.PathLike[str] | None,
+        config: ActivationSparsityConfig,
+        layers: Mapping[str, nn.Module],
+        runner: Runner | None,
     ) -> Self:
-        """Make the folder, or check that it belongs to the same options and layers."""
+        """Make the folder, or check that it belongs to the same options, weights and calibration data."""
+        if folder is None:
+            return cls(None)
         options = {key: value for key, value in asdict(config).items() if key not in ("max_error", "backend")}
-        marks = {name: [*dense_weight(layer)[0].shape, _mark(layer)] for name, layer in layers.items()}
-        return cls.opened(folder, {"config": options, "layers": marks})
+        digest = digest_of(layers)
+        if runner is not None:
+            runner.show_inputs(lambda call: take_in(call, digest))
+        return cls.opened(folder, {"config": options, "data": digest.hexdigest()})
 
     def write(self, name: str, factors: Factors | None, report: LayerReport) -> None:
         """Keep the repair of a finished layer."""
@@ -41,8 +49,3 @@ class Checkpoint(FinishedLayers):
 
         state, about = self.kept(name)
         return (Factors(**state) if state else None), LayerReport(**about["report"])
-
-
-def _mark(layer: nn.Module) -> str:
-    """A sum of the weight: it tells one model from another without reading every byte twice."""
-    return f"{float(dense_weight(layer)[0].double().sum()):.9e}"

@@ -14,7 +14,7 @@ from assay._core.progress import progress_bar
 from assay._core.seeds import child_seed
 from assay.decode.arc_decode.calibration import measure, shift_between
 from assay.decode.arc_decode.generation import arc_generate
-from assay.decode.arc_decode.reader import Reader, Sampling
+from assay.decode.arc_decode.reader import Reader, Sampling, check_model, check_prompts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,8 +202,8 @@ def audit(
 
     if not 0 < eps < math.log(2):
         raise InputError(f"eps={eps}: expected above 0 and below log 2 = 0.693, the largest divergence there is")
-    if not len(prompts):
-        raise InputError("prompts: there are none; give one or more tensors of token ids")
+    check_model(model, "model")
+    check_prompts(model, prompts)
     sampling = Sampling(calibration.temperature, calibration.top_k, calibration.top_p)
     rows, texts = [], []
     counts = np.zeros(4)
@@ -272,7 +272,7 @@ def shift_of_added(
         places = [item.place for item in added]
         tokens, favourites = (torch.tensor([getattr(item, name) for item in added]) for name in ("token", "favourite"))
         shift = shift_between(reader, ids, places, tokens, favourites, sampling, n_top)
-    found: NDArray[np.float64] = shift.double().cpu().numpy()
+    found: NDArray[np.float64] = shift.numpy()
     return found
 
 

@@ -16,7 +16,7 @@ from assay._core.extras import need
 from assay._core.files import replacing, write_text
 from assay._core.progress import progress_bar
 from assay._core.seeds import child_seed
-from assay.decode.arc_decode.reader import Reader, Sampling, check_model
+from assay.decode.arc_decode.reader import Reader, Sampling, check_model, check_prompts, plain_settings
 from assay.decode.arc_decode.scores import estimated_shift, inverse_deviation, js_topk, raw_distances
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def measure(
             bar.advance(task)
     if not found:
         raise InputError("no position has a second candidate: the settings leave one token only; nothing to calibrate")
-    return Measured(*(torch.cat(part).double().cpu().numpy() for part in zip(*found, strict=True)))
+    return Measured(*(torch.cat(part).cpu().double().numpy() for part in zip(*found, strict=True)))
 
 
 def shift_between(
@@ -317,7 +317,8 @@ def calibrate(
     Raises
     ------
     InputError
-        The temperature is 0, there are too few positions, or the model is not a decoder with full attention.
+        The temperature is 0, another argument is out of its range, a prompt is empty or holds an unknown token, there
+        are too few positions, or the model is not a decoder with full attention.
     """
     check_model(model, "model")
     sampling = Sampling(temperature, top_k, top_p)
@@ -327,6 +328,11 @@ def calibrate(
         raise InputError(f"delta={delta}: expected between 0 and 1")
     if candidate not in ("runner-up", "uniform"):
         raise InputError(f"candidate={candidate!r}: expected 'runner-up' or 'uniform'")
+    if n_tokens < 1:
+        raise InputError(f"n_tokens={n_tokens}: expected 1 or more")
+    if n_top < 2:
+        raise InputError(f"n_top={n_top}: expected 2 or more, so that there is a favourite and a candidate")
+    check_prompts(model, prompts)
     embedding = model.get_input_embeddings().weight.detach()
     inverse_std = inverse_deviation(embedding)
     texts = roll(model, prompts, sampling, n_tokens, seed)
@@ -350,12 +356,10 @@ def calibrate(
 def roll(
     model: Any, prompts: Sequence[Tensor], sampling: Sampling, n_tokens: int, seed: int, batch: int = 16
 ) -> list[tuple[Tensor, int]]:
-    """Let the model continue each prompt by at most `n_tokens`; return (ids, length of the prompt)."""
-    if not len(prompts):
-        raise InputError("prompts: there are none; give one or more tensors of token ids")
+    """Let the model continue each prompt by at most `n_tokens`, plainly sampled; return (ids, length of the prompt)."""
     texts: list[tuple[Tensor, int]] = []
     ends = end_tokens(model)
-    with progress_bar() as bar, torch.random.fork_rng(), torch.inference_mode():
+    with progress_bar() as bar, torch.random.fork_rng(), torch.inference_mode(), plain_settings(model):
         torch.manual_seed(child_seed(seed, "roll"))
         task = bar.add_task("writing text to calibrate on", total=len(prompts))
         for first in range(0, len(prompts), batch):

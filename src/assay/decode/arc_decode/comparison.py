@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ from assay._core.progress import progress_bar
 from assay._core.seeds import child_seed
 from assay.decode.arc_decode.auditing import shift_of_added
 from assay.decode.arc_decode.generation import Record, arc_generate
-from assay.decode.arc_decode.reader import Reader, Sampling
+from assay.decode.arc_decode.reader import Reader, Sampling, check_model, check_prompts, plain_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     import pandas as pd
     from matplotlib.axes import Axes
@@ -144,8 +146,8 @@ def compare(
         raise InputError(
             "mode 'assisted': transformers drafts by a model or by prompt lookup, without a tree; leave it out"
         )
-    if not len(prompts):
-        raise InputError("prompts: there are none; give one or more tensors of token ids")
+    check_model(model, "model")
+    check_prompts(model, prompts)
     sampling = Sampling(calibration.temperature, calibration.top_k, calibration.top_p)
     rows = []
     with progress_bar() as bar:
@@ -199,26 +201,29 @@ def assisted(
 ) -> tuple[Tensor, Record]:
     """Assisted generation of transformers with `num_draft` tokens a cycle, its forward passes counted.
 
-    The confidence at which a draft stops early is set to 0, so that both draft equally many tokens.
+    Both models sample by their plain laws, as :func:`arc_generate` does. The confidence at which a draft stops early is
+    set to 0, so that both ways draft equally many tokens.
     """
     n_forwards = 0
-    kept: dict[str, Any] = {}
 
     def count(*_: Any) -> None:
         nonlocal n_forwards
         n_forwards += 1
 
     options: dict[str, Any] = {"prompt_lookup_num_tokens": num_draft}
+    drafting: AbstractContextManager[None] = nullcontext()
     if not isinstance(assistant, str):
-        fixed: dict[str, Any] = {"num_assistant_tokens": num_draft, "num_assistant_tokens_schedule": "constant"}
-        fixed["assistant_confidence_threshold"] = 0.0
-        kept = {name: getattr(assistant.generation_config, name) for name in fixed}
-        assistant.generation_config.update(**fixed)
         options = {"assistant_model": assistant}
+        drafting = plain_settings(
+            assistant,
+            num_assistant_tokens=num_draft,
+            num_assistant_tokens_schedule="constant",
+            assistant_confidence_threshold=0.0,
+        )
     hook = model.register_forward_hook(count)
     started = time.perf_counter()
     try:
-        with torch.random.fork_rng(), torch.inference_mode():
+        with torch.random.fork_rng(), torch.inference_mode(), plain_settings(model), drafting:
             torch.manual_seed(seed)
             ids = model.generate(
                 prompt[None].to(model.device),
@@ -233,8 +238,6 @@ def assisted(
             )[0]
     finally:
         hook.remove()
-        if kept:
-            assistant.generation_config.update(**kept)
     seconds = time.perf_counter() - started
     return ids, Record(n_tokens=len(ids) - len(prompt), n_forwards=n_forwards, seconds=seconds)
 

@@ -14,7 +14,7 @@ from assay._core.extras import need
 from assay._core.seeds import child_seed
 from assay.decode.arc_decode.calibration import end_tokens, listed
 from assay.decode.arc_decode.drafts import State, drafter_of
-from assay.decode.arc_decode.reader import Reader, Sampling, check_model
+from assay.decode.arc_decode.reader import Reader, Sampling, check_model, check_prompts
 from assay.decode.arc_decode.scores import lts_scores
 from assay.decode.arc_decode.verify import Draws, verify_tree
 
@@ -177,7 +177,8 @@ def arc_generate(
     logits_processor : transformers.LogitsProcessorList, optional
         Penalties; each position gets its own prefix.
     eos_token_id, pad_token_id, stop_strings, tokenizer
-        As in ``generate``: the model's own end tokens unless others are given; stop strings need the tokenizer.
+        As in ``generate``: the model's own end and padding tokens unless others are given; stop strings need the
+        tokenizer. Nothing else is taken from the model's generation_config: no penalty, no top-k, no min_p.
     force : bool
         Use a calibration that was made for another model or other settings.
     seed : int
@@ -189,8 +190,8 @@ def arc_generate(
     Raises
     ------
     InputError
-        An argument is out of its range, the vocabularies differ, the calibration is for another model or other
-        settings, or the model cannot be decoded so.
+        An argument is out of its range, a prompt is empty or holds an unknown token, the vocabularies differ, the
+        calibration is for another model or other settings, or the model cannot be decoded so.
 
     Warns
     -----
@@ -201,6 +202,7 @@ def arc_generate(
     check_model(model, "model")
     sampling = Sampling(temperature, top_k, top_p, logits_processor)
     rows = _rows(input_ids, attention_mask)
+    check_prompts(model, rows)
     _check(max_new_tokens, num_draft, lam, p_min, gamma, mode)
     if temperature == 0 and (lam > 0 or mode == "hard"):
         warnings.warn(
@@ -210,11 +212,12 @@ def arc_generate(
         lam, mode = 0.0, "boost"
     if (lam > 0 or mode == "hard") and assistant is not None:
         if calibration is None:
-            raise InputError(f"lam={lam:g} needs a calibration: calibrate(model, prompts), or lam=0 for exact sampling")
+            asked, exact = (f"lam={lam:g}", "lam=0") if mode == "boost" else ("mode='hard'", "mode='boost' with lam=0")
+            raise InputError(f"{asked} needs a calibration: calibrate(model, prompts), or {exact} for exact sampling")
         if not force:
             calibration.check(model, sampling)
     ends = end_tokens(model) if eos_token_id is None else listed(eos_token_id)
-    pad = pad_token_id if pad_token_id is not None else (ends[0] if ends else 0)
+    pad = _padding(model, ends) if pad_token_id is None else pad_token_id
     stop = Stop(max_new_tokens, ends, _stop_criterion(stop_strings, tokenizer))
     rule = Boost(calibration, gamma, lam, p_min, mode == "hard", model.get_input_embeddings().weight.detach())
     written, records = [], []
@@ -373,6 +376,14 @@ def _stop_criterion(stop_strings: str | Sequence[str] | None, tokenizer: Any) ->
     return StopStringCriteria(tokenizer, stop_strings if isinstance(stop_strings, str) else list(stop_strings))
 
 
+def _padding(model: Any, ends: list[int]) -> int:
+    """What ``generate`` fills a row with: the padding token of the generation_config, else the first end token."""
+    own: int | None = getattr(getattr(model, "generation_config", None), "pad_token_id", None)
+    if own is None:
+        return ends[0] if ends else 0
+    return own
+
+
 def _prefixes(ids: Tensor, draft: Draft | None) -> list[Tensor]:
     if draft is None:
         return [ids]
@@ -392,7 +403,9 @@ def _rows(input_ids: Tensor, attention_mask: Tensor | None) -> list[Tensor]:
         )
     is_text = attention_mask.bool()
     if not bool(is_text[:, -1].all()) or bool((is_text[:, :-1] & ~is_text[:, 1:]).any()):
-        raise InputError("attention_mask has zeros behind ones; expected padding on the left (padding_side='left')")
+        raise InputError(
+            "attention_mask has zeros behind ones, or only zeros; expected padding on the left (padding_side='left')"
+        )
     return [row[there] for row, there in zip(input_ids, is_text, strict=True)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from assay._core.errors import InputError
 from assay._core.extras import need
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_model(model: Any, role: str) -> None:
-    """Refuse models whose cache cannot be cut back to what was accepted.
+    """Refuse models whose cache cannot be cut back to what was accepted, or that cannot read a tree.
 
     Raises
     ------
@@ -38,6 +39,47 @@ def check_model(model: Any, role: str) -> None:
             f"{role} has layers of {named}, whose cache cannot be cut back after a rejection; expected a model with "
             "full attention in every layer"
         )
+    if _has_alibi(config):
+        raise InputError(
+            f"{role} ({type(model).__name__}) has ALiBi, attention biased by the place in the cache, which is not the "
+            "depth in a tree of candidates; expected rotary or learned positions"
+        )
+
+
+def check_prompts(model: Any, prompts: Sequence[Tensor]) -> None:
+    """Refuse prompts that are none, are empty, or hold what is no token of the model.
+
+    Raises
+    ------
+    InputError
+    """
+    if not len(prompts):
+        raise InputError("prompts: there are none; give one or more tensors of token ids")
+    n_vocabulary = len(model.get_input_embeddings().weight)
+    for number, ids in enumerate(prompts):
+        if ids.ndim != 1 or not len(ids):
+            raise InputError(f"prompt {number} has the shape {tuple(ids.shape)}; expected (length,), not empty")
+        unknown = ids[(ids < 0) | (ids >= n_vocabulary)]
+        if len(unknown):
+            raise InputError(
+                f"prompt {number} holds the token {int(unknown[0])}; the model knows 0 to {n_vocabulary - 1}"
+            )
+
+
+@contextmanager
+def plain_settings(model: Any, **settings: Any) -> Iterator[None]:
+    """Let ``model.generate`` sample from the law of :class:`Sampling`: without what its generation_config adds.
+
+    ``generate`` takes from there whatever it is not given, such as a repetition penalty or min_p.
+    """
+    transformers = need("transformers", extra="lm", purpose="decoding")
+    own = model.generation_config
+    special = {name: getattr(own, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    model.generation_config = transformers.GenerationConfig(**special, **settings)
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 class Reader:
@@ -193,6 +235,13 @@ class Sampling:
         if self.top_p < 1:
             logits = transformers.TopPLogitsWarper(self.top_p)(None, logits)
         return logits.softmax(-1)
+
+
+def _has_alibi(config: Any) -> bool:
+    """BLOOM always has it; MPT unless told otherwise, and transformers' MPT whatever it is told; Falcon where told."""
+    attention = getattr(config, "attn_config", None)
+    is_told = getattr(config, "alibi", False) or getattr(attention, "alibi", False)
+    return bool(is_told) or getattr(config, "model_type", "") in ("bloom", "mpt")
 
 
 def _joined(text: Tensor, tokens: Sequence[int]) -> Tensor:

@@ -36,7 +36,7 @@ def raw_distances(p: Tensor, x: Tensor, embedding: Tensor, inverse_std: Tensor) 
         ``||W (e_x - e_m)||^2`` and ``(log p(m) - log p(x))^2``, m the favourite.
     """
     favourite = p.argmax(-1, keepdim=True)
-    difference = (embedding[x] - embedding[favourite]).float() * inverse_std
+    difference = (embedding[x].float() - embedding[favourite].float()) * inverse_std
     log_p = p.clamp(min=SMALLEST).log()
     return difference.square().sum(-1), (log_p.gather(-1, favourite) - log_p.gather(-1, x)).square()
 
@@ -148,7 +148,7 @@ def js_topk(p: Tensor, q: Tensor, k: int = 128) -> Tensor:
     Returns
     -------
     (n,) float64
-        Between 0 and log 2.
+        Between 0 and log 2; on the CPU, because not every device has float64.
 
     Examples
     --------
@@ -156,12 +156,12 @@ def js_topk(p: Tensor, q: Tensor, k: int = 128) -> Tensor:
     0.215762
     """
     if k >= p.shape[-1]:
-        return _js(p.double(), q.double())
+        return _js(p.cpu().double(), q.cpu().double())
     mine, other = p.topk(k).indices, q.topk(k).indices
     is_repeated = (other[:, :, None] == mine[:, None, :]).any(-1)
     union = torch.cat([mine, other], dim=-1)
-    counts = torch.cat([torch.ones_like(is_repeated), ~is_repeated], dim=-1).double()
-    return _js(p.gather(-1, union).double() * counts, q.gather(-1, union).double() * counts)
+    counts = torch.cat([torch.ones_like(is_repeated), ~is_repeated], dim=-1).cpu()
+    return _js(*(of.gather(-1, union).cpu().double() * counts for of in (p, q)))
 
 
 def _js(a: Tensor, b: Tensor) -> Tensor:
@@ -177,5 +177,5 @@ def _js(a: Tensor, b: Tensor) -> Tensor:
 
 def normalised_entropy(p: Tensor) -> float:
     """H = - sum p log p / log |V| of one distribution, between 0 (certain) and 1 (uniform)."""
-    of = p.double()
+    of = p.cpu().double()
     return float(-torch.xlogy(of, of).sum() / torch.log(torch.tensor(float(len(of)))))

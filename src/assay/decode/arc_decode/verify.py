@@ -174,10 +174,11 @@ def _price(left: Tensor, q: Tensor | None, x: int, scores: Mapping[int, float], 
     if q is None:
         a0 = min(1.0, float(left[x]))
         return boosted(a0, scores.get(x, 0.0), lam) - a0
+    tokens = list(scores)
     total = 0.0
-    for token, score in scores.items():
-        q_token = float(q[token])
+    # One transfer for all tokens, not one for each.
+    for score, q_token, left_token in zip(scores.values(), q[tokens].tolist(), left[tokens].tolist(), strict=True):
         if q_token > 0.0:
-            a0 = min(1.0, float(left[token]) / q_token)
+            a0 = min(1.0, left_token / q_token)
             total += q_token * (boosted(a0, score, lam) - a0)
     return total

@@ -38,8 +38,11 @@ class ModelAdapter:
     d_model, vocab_size : int
     shifts_logits : bool
         Whether logits at a position are about the next one (Dream).
-    mask_token_id, eos_token_id : int, optional
-        As the model's configuration has them.
+    mask_token_id : int, optional
+    eos_token_id : int or sequence of int, optional
+        As the model's configuration has them; every end token ends a response.
+    max_positions : int, optional
+        Tokens of a sequence that have a learned position; None: positions are not learned.
     """
 
     embed: Callable[[Tensor, Tensor], Tensor]
@@ -50,7 +53,8 @@ class ModelAdapter:
     vocab_size: int
     shifts_logits: bool = False
     mask_token_id: int | None = None
-    eos_token_id: int | None = None
+    eos_token_id: int | Sequence[int] | None = None
+    max_positions: int | None = None
 
 
 def adapter_of(model: nn.Module) -> ModelAdapter:
@@ -178,7 +182,7 @@ def _llama(model: Any) -> ModelAdapter | None:
         vocab_size=config.vocab_size,
         shifts_logits=str(getattr(config, "model_type", "")).lower() == "dream",
         mask_token_id=getattr(config, "mask_token_id", None),
-        eos_token_id=_one(getattr(config, "eos_token_id", None)),
+        eos_token_id=getattr(config, "eos_token_id", None),
     )
 
 
@@ -223,7 +227,7 @@ def _llada(model: Any) -> ModelAdapter | None:
         d_model=config.d_model,
         vocab_size=parts.wte.num_embeddings,
         mask_token_id=getattr(config, "mask_token_id", None),
-        eos_token_id=_one(getattr(config, "eos_token_id", None)),
+        eos_token_id=getattr(config, "eos_token_id", None),
     )
 
 
@@ -312,6 +316,7 @@ def _bert(model: Any) -> ModelAdapter | None:
         d_model=config.hidden_size,
         vocab_size=config.vocab_size,
         mask_token_id=getattr(config, "mask_token_id", None),
+        max_positions=embeddings.position_embeddings.num_embeddings - offset,
     )
 
 
@@ -336,8 +341,3 @@ def _third(fused: nn.Linear, which: int, width: int, y: Tensor) -> Tensor:
 
 def _n_weights(*modules: nn.Module) -> int:
     return sum(weight.numel() for module in modules for weight in module.parameters() if weight.ndim > 1)
-
-
-def _one(token_id: Any) -> int | None:
-    first: int | None = token_id[0] if isinstance(token_id, list | tuple) else token_id
-    return first

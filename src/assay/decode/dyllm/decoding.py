@@ -28,7 +28,7 @@ class Sampling:
     """How masks are filled; `generate` says what the parts mean."""
 
     mask_token_id: int
-    eos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
     n_commit: int
     block_size: int
     remasking: Remasking
@@ -108,16 +108,17 @@ def commit(state: State, sampling: Sampling, logits: Tensor, now: Open) -> Tenso
 
 
 def finish(state: State, sampling: Sampling, done: Tensor) -> None:
-    """Mark sequences whose end token stands behind no mask, and fill what follows it with the end token."""
-    if sampling.eos_token_id is None:
+    """Mark sequences whose end token stands behind no mask, and fill what follows it with that token."""
+    if not sampling.eos_token_ids:
         return
     response = state.ids[:, state.first :]
-    ends = response == sampling.eos_token_id
+    ends = torch.isin(response, response.new_tensor(sampling.eos_token_ids))
     open_before = (response == sampling.mask_token_id).long().cumsum(1) > 0
     closed = ends & ~open_before
     for sequence in (closed.any(1) & ~done).nonzero().squeeze(-1).tolist():
         done[sequence] = True
-        response[sequence, int(closed[sequence].long().argmax()) :] = sampling.eos_token_id
+        at = int(closed[sequence].long().argmax())
+        response[sequence, at:] = response[sequence, at].clone()
 
 
 @torch.inference_mode()

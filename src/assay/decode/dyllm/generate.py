@@ -18,7 +18,7 @@ from assay.decode.dyllm.samplers import REMASKING, Remasking
 from assay.decode.dyllm.steps import State, begin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 Mode = Literal["dyllm", "full", "prefix_cache", "dual_cache", "dllm_cache"]
 MODES: tuple[Mode, ...] = ("full", "prefix_cache", "dual_cache", "dllm_cache", "dyllm")
@@ -118,13 +118,12 @@ class DyLLMGenerator:
         ):
             if value < 1:
                 raise InputError(f"{name}={value}: expected a whole number from 1")
-        if model.training:
-            raise InputError(f"{type(model).__name__} is in training mode; call model.eval() first")
+        _check_mode(model)
         self.model = model
         self.adapter = adapter_of(model) if adapter is None else adapter
         self.mask_token_id = _mask_of(model, tokenizer, self.adapter, mask_token_id)
         eos = self.adapter.eos_token_id
-        self.eos_token_id = getattr(tokenizer, "eos_token_id", None) if eos is None else eos
+        self.eos_token_ids = _listed(getattr(tokenizer, "eos_token_id", None) if eos is None else eos)
         check_adapter(model, self.adapter, self.mask_token_id)
         self.tau, self.num_full_steps, self.response_period = tau, num_full_steps, response_period
         self.block_size, self.refresh_every = block_size, refresh_every
@@ -170,7 +169,8 @@ class DyLLMGenerator:
         Raises
         ------
         InputError
-            An argument out of its range, or a prompt that is empty, padded on the right or holds masks.
+            An argument out of its range, a prompt that is empty, padded on the right or holds masks, more tokens than
+            the model has positions, or a model in training mode.
         """
         state, sampling = self.prepare(
             input_ids,
@@ -211,6 +211,7 @@ class DyLLMGenerator:
         seed: int = 0,
     ) -> tuple[State, Sampling]:
         """Check what ``generate`` was given; return the masked sequences and how they are to be filled."""
+        _check_mode(self.model)  # it may have been trained since
         n_commit = self._tokens_a_step(max_new_tokens, steps, confidence_threshold)
         if remasking is None:
             remasking = "entropy" if self.adapter.shifts_logits and confidence_threshold is None else "confidence"
@@ -229,10 +230,16 @@ class DyLLMGenerator:
         masks = prompt.new_full((n, max_new_tokens), self.mask_token_id)
         ids = torch.cat((prompt, masks), dim=1)
         real = torch.cat((real, real.new_ones(n, max_new_tokens)), dim=1)
+        longest, there = int(real.sum(1).max()), self.adapter.max_positions
+        if there is not None and longest > there:
+            raise InputError(
+                f"a prompt of {longest - max_new_tokens} tokens and max_new_tokens={max_new_tokens} make {longest}, "
+                f"and {type(self.model).__name__} has positions for {there}; shorten one of them"
+            )
         generator = torch.Generator(device=ids.device).manual_seed(seed)
         sampling = Sampling(
             self.mask_token_id,
-            self.eos_token_id,
+            self.eos_token_ids,
             n_commit,
             self.block_size,
             remasking,
@@ -286,9 +293,11 @@ class DyLLMGenerator:
                 f"prompt {holding[0]} holds the mask token {self.mask_token_id}; only the response is filled, so take "
                 "it out"
             )
-        top = int(prompt.max())
-        if top >= self.adapter.vocab_size or int(prompt.min()) < 0:
-            raise InputError(f"input_ids holds token {top}; the model knows 0 to {self.adapter.vocab_size - 1}")
+        unknown = prompt[(prompt < 0) | (prompt >= self.adapter.vocab_size)]
+        if len(unknown):
+            raise InputError(
+                f"input_ids holds token {int(unknown[0])}; the model knows 0 to {self.adapter.vocab_size - 1}"
+            )
         return prompt, real
 
 
@@ -318,6 +327,18 @@ def dyllm_generate(
         mask_token_id=mask_token_id,
     )
     return generator.generate(input_ids, attention_mask, **options)
+
+
+def _check_mode(model: nn.Module) -> None:
+    if model.training:
+        raise InputError(f"{type(model).__name__} is in training mode; call model.eval() first")
+
+
+def _listed(tokens: int | Sequence[int] | None) -> tuple[int, ...]:
+    """No token, one, or some, as a tuple."""
+    if tokens is None:
+        return ()
+    return (tokens,) if isinstance(tokens, int) else tuple(tokens)
 
 
 def _mask_of(model: nn.Module, tokenizer: Any, adapter: ModelAdapter, given: int | None) -> int:

@@ -139,7 +139,7 @@ def sparse_step(adapter: ModelAdapter, state: State, changed: Tensor, rows: slic
     """
     x = adapter.embed(state.ids[:, rows], state.positions[:, rows])
     salient, real = changed[:, rows], state.real[:, rows]
-    # One transfer for all counts at the end: a device is not waited for at every block.
+    # One transfer for all counts at the end; every block waits for the device all the same, to find its salient rows.
     counts = [salient.sum()]
     for block, rope, layer in zip(adapter.blocks, state.ropes, state.layers, strict=True):
         x, salient = sparse_layer(block, x, layer, rope, rows, state.seen_by(block, rows), salient, tau, real)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from assay._core.errors import InputError
 from assay._core.extras import need
 from assay.nn.amips.index import MappedIndex, choose_lists, ivf_index
 from assay.nn.amips.labels import Ids, best_keys
-from assay.nn.amips.learner import as_good, check_same_keys
+from assay.nn.amips.learner import as_good
 from assay.nn.amips.router import search_clusters, top
 from assay.nn.amips.vectors import Vectors, unit_rows
 
@@ -118,8 +117,8 @@ def compare_ivf(
 ) -> Comparison:
     """Compare the learned map before an IVF index with the raw query, HNSW and exact search, all of FAISS.
 
-    Operations a query: 2 × parameters of the net, 2 d (lists + keys looked at) of the index; 2 d × distances computed
-    in HNSW. Time is that of a batch of all queries, median of three, the ways in turn.
+    Operations a query: those of the net (its ``flops_``), 2 d (lists + keys looked at) of the index; 2 d × distances
+    computed in HNSW. Time is that of a batch of all queries, median of three, the ways in turn.
 
     Parameters
     ----------
@@ -209,13 +208,13 @@ def compare_routing(router: Any, queries: Any, keys: Any = None, p: Sequence[int
         return np.asarray(router.cluster_scores(unit))
 
     def searching(score: Callable[[], Vectors], n_probed: int) -> Callable[[], Ids]:
-        return lambda: search_clusters(unit, known, router.members_, top(score(), n_probed), k)[0]
+        return lambda: search_clusters(unit, known, router.members_, top(score(), n_probed), k)[1]
 
     runs = []
     for n_probed in (n for n in p if n <= n_clusters):
         for way, cost, score in (
             ("centroids", 2 * centroids.size, by_centroid),
-            ("learned router", router.flops_, by_router),
+            ("learned router", router.routing_flops_, by_router),
         ):
             scanned = float(router.sizes_[top(score(), n_probed)].sum(axis=1).mean())
             runs.append(_Run(way, n_probed, searching(score, n_probed), scanned, cost + 2 * unit.shape[1] * scanned))
@@ -241,13 +240,7 @@ class _Run(NamedTuple):
 
 def _given(model: Any, queries: Any, keys: Any) -> tuple[Vectors, Vectors]:
     unit = np.ascontiguousarray(unit_rows(queries, "queries", n_features=model.n_features_in_))
-    if keys is None:
-        if model.keys_ is None:
-            raise InputError("keys: a loaded model does not hold them; give the keys that were trained on")
-        return unit, model.keys_
-    known = unit_rows(keys, "keys", n_features=model.n_features_in_)
-    check_same_keys(model, known)
-    return unit, known
+    return unit, model._known_keys(keys)
 
 
 def _at(holder: Any, name: str, value: int, search: Callable[[], Ids]) -> Callable[[], Ids]:

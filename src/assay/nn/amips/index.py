@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 #: An index without lists is asked for this many times k candidates, which the query then ranks.
 OVERSAMPLING = 4
 
+#: Keys of an index that are compared with the model's.
+SAMPLE = 128
+
+#: Of a quantised index's sampled keys, more than this share are closer to their own than to another. By chance it is a
+#: half, and of 128 it exceeds this with a probability below 1e-6.
+SAME = 0.75
+
 
 class MappedIndex:
     """A FAISS index that is searched with mapped queries.
@@ -35,7 +42,9 @@ class MappedIndex:
     Raises
     ------
     InputError
-        The index holds another number of keys or numbers a key than the model was trained on.
+        The index holds another number of keys or numbers a key than the model was trained on, or other keys: a sample
+        is compared, where the model holds its keys and the index gives its own back. (A quantised index gives them
+        back roughly: it is refused where its keys are no closer to the model's than to others.)
 
     Examples
     --------
@@ -55,6 +64,11 @@ class MappedIndex:
             raise InputError(
                 f"index: {index.ntotal:,} keys of {index.d} numbers; the model was trained on {n_keys:,} of "
                 f"{model.n_features_in_}; add the same keys in the same order, or refit"
+            )
+        if model.keys_ is not None and not holds(index, model.keys_):
+            raise InputError(
+                "index: its keys are not those that the model was trained on; add the same keys in the same order, or "
+                "refit"
             )
         self.index, self.model, self.rerank = index, model, rerank
         self.is_ivf = isinstance(faiss.downcast_index(index), faiss.IndexIVF)
@@ -125,6 +139,30 @@ class MappedIndex:
             scores[candidates < 0] = -np.inf
             order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(scores, order, axis=1), np.take_along_axis(candidates, order, axis=1)
+
+
+def holds(index: Any, keys: Vectors) -> bool:
+    """Whether a sample of the index's keys has the directions of these; True where it cannot give them back."""
+    faiss = need("faiss", extra="search", purpose="MappedIndex")
+    inner = faiss.downcast_index(index)
+    ids = np.unique(np.linspace(0, len(keys) - 1, SAMPLE).astype(np.int64))
+    unmapped = isinstance(inner, faiss.IndexIVF) and inner.direct_map.no()
+    try:
+        if unmapped:
+            inner.make_direct_map(True)  # an IVF index finds a key by its id in no other way
+        stored = index.reconstruct_batch(ids)
+    except RuntimeError:
+        return True
+    finally:
+        if unmapped:
+            inner.make_direct_map(False)
+    given = keys[ids] / np.linalg.norm(keys[ids], axis=1, keepdims=True)
+    stored /= np.maximum(np.linalg.norm(stored, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    own = np.einsum("nd,nd->n", stored, given)
+    if isinstance(inner, faiss.IndexFlat | faiss.IndexIVFFlat | faiss.IndexHNSWFlat):
+        return bool((own > 1 - 1e-5).all())
+    other = np.einsum("nd,nd->n", stored, np.roll(given, 1, axis=0))
+    return bool((own >= other).mean() > SAME)
 
 
 def choose_lists(index: Any, queries: Vectors, mapped: Vectors) -> tuple[Ids, Vectors]:

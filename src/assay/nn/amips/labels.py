@@ -122,6 +122,22 @@ def noisy_copies(queries: Vectors, n_copies: int, sd: float, rng: np.random.Gene
     return pool
 
 
+def repeats(queries: Vectors) -> Ids:
+    """Number (n,) of the different query that each row is, counted as they first appear.
+
+    A log asks the same again and again: what was learned from must not be asked as if it had been held out.
+
+    Examples
+    --------
+    >>> repeats(np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]], np.float32)).tolist()
+    [0, 1, 0]
+    """
+    _, first, group = np.unique(queries, axis=0, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[group.reshape(-1)]
+
+
 class Pool(NamedTuple):
     """Queries to learn from and held-out ones, with which of the given queries each came from.
 
@@ -147,21 +163,23 @@ def make_pool(
     official_split: bool,
     rng: np.random.Generator,
 ) -> Pool:
-    """Hold out a share of the queries and add noisy copies to the rest.
+    """Hold out a share of the different queries, with all their repeats, and add noisy copies to the rest.
 
     `official_split` is the order of the paper's script: noisy copies first, then the split, so that copies of most
     held-out queries are trained on. It is here for comparisons with the paper's figures alone.
     """
     n_copies, sd = noise
-    n = len(queries)
-    n_test = int(test_size * n)
     if official_split:
+        n = len(queries)
+        n_test = int(test_size * n)
         pool = noisy_copies(queries, n_copies, sd, rng)
         source = np.tile(np.arange(n), 1 + n_copies)
         order = rng.permutation(len(pool))
         out, kept = order[:n_test], order[n_test:]
         return Pool(pool[kept], source[kept], pool[out], source[out])
-    order = rng.permutation(n)
-    out, kept = np.sort(order[:n_test]), np.sort(order[n_test:])
+    group = repeats(queries)
+    n_groups = int(group.max()) + 1
+    held_out = np.isin(group, rng.permutation(n_groups)[: int(test_size * n_groups)])
+    out, kept = np.flatnonzero(held_out), np.flatnonzero(~held_out)
     pool = noisy_copies(np.asarray(queries[kept]), n_copies, sd, rng)
     return Pool(pool, np.tile(kept, 1 + n_copies), np.asarray(queries[out]), out)

@@ -47,7 +47,7 @@ class Learner(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         ----------
         X : (n_queries, n_features) array-like
             Queries as they will come. Rows are scaled to length one, with a warning. They and their noisy copies are
-            held in memory, the keys are not: a memory map of keys stays one.
+            held in memory, the keys are not: a memory map of keys stays one. Repeats of a query are held out together.
         y : (n_keys, n_features) array-like, optional
             The keys. None: the rows of `X` are keys and, with noise, queries too. (One-dimensional `y` is ignored, as
             by every scikit-learn transformer.)
@@ -70,7 +70,7 @@ class Learner(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         checked = validate_data(self, X, dtype=NUMBERS, ensure_min_features=2, ensure_all_finite=False, reset=True)
         queries = unit_rows(checked, "queries")
         keys = queries
-        if y is not None and (given_keys := y if isinstance(y, np.ndarray) else np.asarray(y)).ndim == 2:
+        if y is not None and (given_keys := y if isinstance(y, np.ndarray) else np.asarray(y)).ndim != 1:
             keys = unit_rows(given_keys, "keys", n_features=queries.shape[1])
         if len(queries) < FEW_QUERIES * len(keys):
             warnings.warn(
@@ -120,6 +120,11 @@ class Learner(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         X : (n, n_features) array-like
         keys : (n_keys, n_features) array-like, optional
             Needed after :meth:`load`: the keys are not part of the file. They must be those that were trained on.
+
+        Raises
+        ------
+        InputError
+            The keys are others, or were changed in place since the fit.
         """
         mapped = self.transform(X)
         return best_keys(mapped, self._known_keys(keys))[0]
@@ -247,14 +252,14 @@ class Learner(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         self.n_parameters_ = sum(parameter.numel() for parameter in self.network_.parameters())
 
     def _labelled(self, queries: Vectors) -> tuple[Ids, Vectors]:
-        keys = self._known_keys(None)
+        keys = self._held_keys()
         if len(self._members) > 1:
             return best_keys_by_cluster(queries, keys, self._members)
         ids, scores = best_keys(queries, keys)
         return ids[:, None], scores[:, None]
 
     def _best(self, queries: Vectors) -> Ids:
-        return best_keys(queries, self._known_keys(None))[0]
+        return best_keys(queries, self._held_keys())[0]
 
     def _chosen(self, values: Vectors, keys: Vectors) -> Vectors:
         """Predicted key (n, n_features) of the cluster whose predicted score is largest."""
@@ -266,14 +271,16 @@ class Learner(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         checked = validate_data(self, X, dtype=NUMBERS, ensure_all_finite=False, reset=False)  # unit_rows names the row
         return unit_rows(checked, "queries")
 
+    def _held_keys(self) -> Vectors:
+        if self.keys_ is None:
+            raise InputError("keys: a loaded model does not hold them; give the keys that were trained on")
+        return self.keys_
+
     def _known_keys(self, keys: Any) -> Vectors:
-        if keys is None:
-            if self.keys_ is None:
-                raise InputError("keys: a loaded model does not hold them; give the keys that were trained on")
-            return self.keys_
-        given = unit_rows(keys, "keys", n_features=self.n_features_in_)
-        check_same_keys(self, given)
-        return given
+        """The keys that were trained on; the model's own too may have been changed in place since."""
+        known = self._held_keys() if keys is None else unit_rows(keys, "keys", n_features=self.n_features_in_)
+        check_same_keys(self, known)
+        return known
 
     def _check_parameters(self) -> None:
         whole = {"depth": (self.depth, 1), "steps": (self.steps, 0), "batch_size": (self.batch_size, 1)}

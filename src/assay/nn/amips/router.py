@@ -47,7 +47,7 @@ class LearnedRouter(Learner):
     >>> keys = np.repeat(np.eye(3, 6), 20, axis=0) + 0.1 * rng.standard_normal((60, 6))
     >>> keys = (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float32)
     >>> router = LearnedRouter(3, depth=2, width=24, steps=200, random_state=0).fit(keys, keys)
-    >>> ids, scores = router.search(keys, k=1, p=1)
+    >>> scores, ids = router.search(keys, k=1, p=1)
     >>> bool((ids[:, 0] == np.arange(60)).mean() > 0.95)
     True
     """
@@ -101,7 +101,13 @@ class LearnedRouter(Learner):
 
     @property
     def flops_(self) -> int:
-        """Operations a query: forward, and for "supportnet" no more, since routing needs the scores alone."""
+        """Operations to map a query: forward, and for "supportnet" a pass backward for each cluster."""
+        n_backward = len(self._members) if self.base == "supportnet" else 0
+        return 2 * (1 + n_backward) * int(self.n_parameters_)
+
+    @property
+    def routing_flops_(self) -> int:
+        """Operations to route a query: forward alone, since routing needs no more than the scores."""
         return 2 * int(self.n_parameters_)
 
     def cluster_scores(self, X: Any) -> Vectors:  # noqa: N803
@@ -115,19 +121,20 @@ class LearnedRouter(Learner):
         """Ids (n, p) of the clusters with the largest predicted scores, best first."""
         return top(self.cluster_scores(X), self._checked_p(p))
 
-    def search(self, X: Any, k: int = 10, p: int = 1) -> tuple[Ids, Vectors]:  # noqa: N803
+    def search(self, X: Any, k: int = 10, p: int = 1) -> tuple[Vectors, Ids]:  # noqa: N803
         """Best `k` keys among those of the `p` clusters that the router chooses, by exact inner products.
 
         Returns
         -------
+        scores : (n, k) float32
+            In the order of ``faiss.Index.search``: scores, then ids.
         ids : (n, k) int64
             Best first; −1 where the clusters hold fewer than `k` keys.
-        scores : (n, k) float32
         """
         if k < 1:
             raise InputError(f"k is {k}; expected 1 or more")
         queries = self._queries(X)
-        return search_clusters(queries, self._known_keys(None), self._members, self.route(queries, p), k)
+        return search_clusters(queries, self._held_keys(), self._members, self.route(queries, p), k)
 
     def _checked_p(self, p: int) -> int:
         if not 1 <= p <= len(self._members):
@@ -191,8 +198,8 @@ def top(scores: Vectors, k: int) -> Ids:
     return np.argsort(-scores, axis=1, kind="stable")[:, :k].astype(np.int64)
 
 
-def search_clusters(queries: Vectors, keys: Vectors, members: list[Ids], routes: Ids, k: int) -> tuple[Ids, Vectors]:
-    """Best `k` keys (ids and scores) of each query among the clusters in its row of `routes`."""
+def search_clusters(queries: Vectors, keys: Vectors, members: list[Ids], routes: Ids, k: int) -> tuple[Vectors, Ids]:
+    """Best `k` keys (scores and ids) of each query among the clusters in its row of `routes`."""
     n, p = routes.shape
     candidate_ids = np.full((n, p * k), -1, np.int64)
     candidate_scores = np.full((n, p * k), -np.inf, np.float32)
@@ -209,4 +216,4 @@ def search_clusters(queries: Vectors, keys: Vectors, members: list[Ids], routes:
             candidate_ids[some[:, None], columns] = mine[best]
             candidate_scores[some[:, None], columns] = np.take_along_axis(product, best, axis=1)
     order = top(candidate_scores, k)
-    return np.take_along_axis(candidate_ids, order, axis=1), np.take_along_axis(candidate_scores, order, axis=1)
+    return np.take_along_axis(candidate_scores, order, axis=1), np.take_along_axis(candidate_ids, order, axis=1)

@@ -165,12 +165,17 @@ def precondition_values(
         )
     if block_size < 1:
         raise InputError(f"block_size={block_size}: expected 1 or more")
+    check_keys(key)
+    mask = None if attn_mask is None else causal_mask(attn_mask, key, value.shape[-2])
+    return preconditioned(key, value, scale=scale, mask=mask, past=past, block_size=block_size)
+
+
+def check_keys(key: Tensor) -> None:
+    """Refuse keys that are not finite, or all zero."""
     if not bool(torch.isfinite(key).all()):
         raise InputError(f"key {tuple(key.shape)} holds NaN or infinity; the preconditioner needs finite keys")
     if key.numel() and not bool(key.any()):
         raise InputError(f"key {tuple(key.shape)} is zero everywhere, so there are no angles between keys")
-    mask = None if attn_mask is None else causal_mask(attn_mask, key, value.shape[-2])
-    return preconditioned(key, value, scale=scale, mask=mask, past=past, block_size=block_size)
 
 
 def preconditioned(
@@ -241,6 +246,8 @@ def preconditioner(key: Tensor, *, scale: float | None = None) -> Tensor:
 def condition_number(key: Tensor, *, scale: float | None = None) -> Tensor:
     """Largest over smallest singular value of P, (...): near 1, the values hardly change; it grows with n.
 
+    Computed in float64 on the CPU, where the result stays: not every device has float64.
+
     Parameters
     ----------
     key : (..., n, d) float
@@ -252,5 +259,5 @@ def condition_number(key: Tensor, *, scale: float | None = None) -> Tensor:
     >>> condition_number(torch.eye(256, dtype=torch.float64)).item() < 1.001
     True
     """
-    singular: Tensor = torch.linalg.svdvals(preconditioner(wide(key).double(), scale=scale))
+    singular: Tensor = torch.linalg.svdvals(preconditioner(key.cpu().double(), scale=scale))
     return singular[..., 0] / singular[..., -1]

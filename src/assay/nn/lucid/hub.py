@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 NAME = "lucid"
 
-#: Entry of config.json that says: these weights belong with LUCID.
-MARK = "lucid_attention"
+#: Entry of config.json that says whether the weights belong with LUCID: True, or UNTRAINED after a switch alone.
+MARK, UNTRAINED = "lucid_attention", "untrained"
 
 _warned: set[str] = set()
 
@@ -91,6 +91,10 @@ def lucid_attention_forward(
     output, _ = sdpa_attention_forward(
         module, query, key, solved, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs
     )
+    config = getattr(module, "config", None)
+    if output.requires_grad and config is not None and getattr(config, MARK, None) is not True:
+        hooked: Any = output  # torch leaves hooks untyped
+        hooked.register_hook(lambda _: setattr(config, MARK, True))  # a forward alone trains nothing
     return output, None
 
 
@@ -111,17 +115,17 @@ def _check(
             f"{name} was given a mask of {attention_mask.dtype}; LUCID needs to know what is masked: pass a boolean one"
         )
     config = getattr(module, "config", None)
-    if config is None or getattr(config, MARK, False):
+    mark = getattr(config, MARK, None)
+    if config is None or mark is True:
         return
     place = getattr(config, "_name_or_path", "")
-    if (
-        not place or module.training
-    ):  # never had another attention, or is being trained out of it: save_pretrained says so
+    if not place and mark is None:  # made with LUCID: it never had another attention, which save_pretrained says
         setattr(config, MARK, True)
-    elif place not in _warned:
+    elif not module.training and place not in _warned:
         _warned.add(place)
         warnings.warn(
-            f"{place} was trained with another attention: with LUCID its outputs change until it is trained further",
+            f"{place or 'this model'} was trained with another attention: with LUCID its outputs change until it is "
+            f"trained further",
             stacklevel=2,
         )
 
@@ -204,8 +208,9 @@ def _like(layer: Any) -> Any:
 def convert_(model: PreTrainedModel) -> None:
     """Switch a causal language model to LUCID attention, in place; train it afterwards.
 
-    No weight changes, and what the model computes does. ``save_pretrained`` then notes it in config.json, and
-    :func:`load` reads it back; any other way of loading must be given ``attn_implementation="lucid"``.
+    No weight changes, and what the model computes does: evaluated before a pass backward, it warns once.
+    ``save_pretrained`` notes in config.json that it has LUCID, and whether it was trained since; :func:`load` reads it
+    back, and any other way of loading must be given ``attn_implementation="lucid"``.
 
     Parameters
     ----------
@@ -226,11 +231,13 @@ def convert_(model: PreTrainedModel) -> None:
     if not model._supports_attention_backend:
         raise InputError(f"{type(model).__name__} does not take its attention from transformers' registry")
     model.set_attn_implementation(NAME)
-    setattr(config.get_text_config(), MARK, True)
+    text_config = config.get_text_config()
+    if getattr(text_config, MARK, None) is not True:
+        setattr(text_config, MARK, UNTRAINED)
 
 
 def load(folder: str | os.PathLike[str]) -> tuple[PreTrainedModel, Any]:
-    """Load a model that was made or trained with LUCID and saved, with its attention, and its tokenizer.
+    """Load a model that was made with LUCID or switched to it and saved, with its attention, and its tokenizer.
 
     Raises
     ------
@@ -246,5 +253,5 @@ def load(folder: str | os.PathLike[str]) -> tuple[PreTrainedModel, Any]:
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     model = AutoModelForCausalLM.from_pretrained(place, attn_implementation=NAME, use_safetensors=True, **options)
     if not getattr(model.config.get_text_config(), MARK, False):
-        raise InputError(f"{place}: its config.json does not say that it was trained with LUCID; convert it first")
+        raise InputError(f"{place}: its config.json does not say that it has LUCID attention; convert it first")
     return model.train(False), AutoTokenizer.from_pretrained(place, **options)

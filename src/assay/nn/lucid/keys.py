@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+#: Tokens of a text: P of one head is held as a whole, 0.5 GB at this length, and the work grows as its cube.
+MOST_TOKENS = 8192
+
+
 @dataclass(frozen=True)
 class KeyReport:
     """One number for each layer, text and head of keys.
@@ -77,6 +81,21 @@ class KeyReport:
         return ax
 
 
+def mean_cosine(key: Tensor) -> Tensor:
+    """Mean cosine (...) between a key and those before it, for keys (..., n, d).
+
+    The sum over pairs is (|sum u|^2 - sum |u|^2) / 2, so that no matrix of pairs is held.
+
+    Examples
+    --------
+    >>> mean_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])).item()  # of the three pairs one is alike
+    0.3333333432674408
+    """
+    units = unit_keys(key)
+    n = units.shape[-2]
+    return (units.sum(-2).square().sum(-1) - units.square().sum((-2, -1))) / (n * (n - 1))
+
+
 @torch.inference_mode()
 def inspect_keys(model: Any, ids: Tensor) -> KeyReport:
     """Look at the keys with which a causal language model attends, after RoPE, as LUCID would see them.
@@ -95,7 +114,8 @@ def inspect_keys(model: Any, ids: Tensor) -> KeyReport:
     Raises
     ------
     InputError
-        The model does not take its attention from transformers' registry, or a text has fewer than two tokens.
+        The model does not take its attention from transformers' registry, or a text has fewer than two tokens or more
+        than 8,192.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -103,19 +123,19 @@ def inspect_keys(model: Any, ids: Tensor) -> KeyReport:
 
     if ids.ndim != 2 or ids.shape[1] < 2:
         raise InputError(f"ids {tuple(ids.shape)}: expected (n_texts, n_tokens) with at least two tokens")
+    if ids.shape[1] > MOST_TOKENS:
+        raise InputError(f"ids {tuple(ids.shape)}: expected texts of {MOST_TOKENS:,} tokens at most; cut them")
     if not model._supports_attention_backend:
         raise InputError(f"{type(model).__name__} does not take its attention from transformers' registry")
     rows: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def look(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
         scale = options.get("scaling")
-        below = torch.ones(key.shape[-2], key.shape[-2], dtype=torch.bool, device=key.device).tril(-1)
-        units = unit_keys(key)
         changed = preconditioned(key, value, scale=scale).float() - value.float()
         rows.append(
             (
-                (units @ units.mT)[..., below].mean(-1).flatten(),
-                condition_number(key, scale=scale).flatten(),
+                mean_cosine(key).flatten(),
+                torch.stack([condition_number(head, scale=scale) for head in key.flatten(0, -3)]),
                 (changed.norm(dim=(-2, -1)) / value.float().norm(dim=(-2, -1))).flatten(),
             )
         )
@@ -129,5 +149,5 @@ def inspect_keys(model: Any, ids: Tensor) -> KeyReport:
         model(ids, use_cache=False)
     finally:
         model.set_attn_implementation(before)
-    cosine, condition, change = (torch.stack(column).double().cpu().numpy() for column in zip(*rows, strict=True))
+    cosine, condition, change = (torch.stack(column).cpu().double().numpy() for column in zip(*rows, strict=True))
     return KeyReport(cosine, condition, change, ids.shape[1])

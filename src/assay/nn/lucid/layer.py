@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from assay._core.errors import InputError
-from assay.nn.lucid.attention import NOT_CAUSAL, causal_mask, preconditioned
+from assay.nn.lucid.attention import NOT_CAUSAL, causal_mask, check_keys, preconditioned
 
 
 class LucidAttention(nn.Module):
@@ -120,6 +120,11 @@ class LucidAttention(nn.Module):
         Returns
         -------
         (batch, n, embed_dim), None
+
+        Raises
+        ------
+        InputError
+            Shapes or masks do not fit; on the CPU also where keys are not finite or all zero.
         """
         if any(other is not None and other is not query for other in (key, value)):
             raise InputError("LucidAttention attends within one sequence; key and value must be query or None")
@@ -131,6 +136,8 @@ class LucidAttention(nn.Module):
         rotated = k if self.rope is None else _rotate(k, self.rope)
         q = q if self.rope is None else _rotate(q, self.rope)
         mask = self._visible(query, key_padding_mask, attn_mask)
+        if k.device.type == "cpu" and not torch.compiler.is_compiling():
+            check_keys(k)  # to look on a GPU would stall it, and in a compiled graph break it: there NaN goes through
         solved = preconditioned(rotated if self.precond_keys == "rotated" else k, v, mask=mask)
         mixed = scaled_dot_product_attention(
             q,

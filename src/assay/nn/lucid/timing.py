@@ -145,7 +145,7 @@ def compare_speed(
             q = torch.randn(1, heads, n, head_dim, dtype=dtype, device=device)
             k, v = torch.randn(2, 1, kv_heads, n, head_dim, dtype=dtype, device=device).unbind()
             for what, run in (("prompt", _prompt), ("token", _tokens)):
-                speeds.append(_timed(run(q, k, v), repeats, (what, heads, kv_heads, head_dim, n)))
+                speeds.append(_timed(run(q, k, v), repeats, q.device, (what, heads, kv_heads, head_dim, n)))
     return Timing(tuple(speeds))
 
 
@@ -184,22 +184,25 @@ def _tokens(q: Tensor, k: Tensor, v: Tensor) -> tuple[Callable[[], Any], Callabl
 
 @torch.inference_mode()
 def _timed(
-    runs: tuple[Callable[[], Any], Callable[[], Any], int], repeats: int, shape: tuple[str, int, int, int, int]
+    runs: tuple[Callable[[], Any], Callable[[], Any], int],
+    repeats: int,
+    device: torch.device,
+    shape: tuple[str, int, int, int, int],
 ) -> Speed:
     softmax, lucid, n = runs
     softmax(), lucid()  # warm: allocator, threads
-    pairs = [(_seconds(softmax) / n, _seconds(lucid) / n) for _ in range(repeats)]
+    pairs = [(_seconds(softmax, device) / n, _seconds(lucid, device) / n) for _ in range(repeats)]
     ratios = sorted(mine / theirs for theirs, mine in pairs)
     sdpa_s, lucid_s = (sorted(times)[repeats // 2] for times in zip(*pairs, strict=True))
     return Speed(*shape, sdpa_s, lucid_s, ratios[repeats // 2], ratios[0], ratios[-1])
 
 
-def _seconds(run: Callable[[], Any]) -> float:
-    if torch.accelerator.is_available():
-        torch.accelerator.synchronize()
+def _seconds(run: Callable[[], Any], device: torch.device) -> float:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
         start = time.perf_counter()
         run()
-        torch.accelerator.synchronize()
+        torch.accelerator.synchronize(device)
         return time.perf_counter() - start
     start = time.process_time()
     run()

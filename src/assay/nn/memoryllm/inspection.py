@@ -264,5 +264,5 @@ def _at_most(k: int, there: int) -> int:
 
 
 def _floats(values: Tensor) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = values.double().cpu().numpy()
+    found: NDArray[np.float64] = values.cpu().double().numpy()  # not every device has float64
     return found

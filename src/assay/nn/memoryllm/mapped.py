@@ -7,6 +7,7 @@ good.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -136,10 +137,11 @@ class MappedTable:
         self._slot[kept] = np.arange(len(kept))
         self._resident = np.array(self._table[kept])
         self._counts = [0, 0, 0]
+        self._embedding = ""
         self._seen: tuple[Any, int] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MappedTable, (self.path, self.resident_tokens)
+        return MappedTable, (self.path, self.resident_tokens), {"_embedding": self._embedding}
 
     def rows(self, input_ids: Tensor, dtype: torch.dtype = torch.float32) -> Rows:
         """Gather what all layers add for these tokens.
@@ -153,15 +155,16 @@ class MappedTable:
         Raises
         ------
         InputError
-            An id is beyond the table.
+            An id is not in the table.
         """
         distinct, where = torch.unique(input_ids, return_inverse=True)
         ids = distinct.cpu().numpy()
         n_tokens = self.manifest.n_tokens
-        if len(ids) and not (ids[0] >= 0 and ids[-1] < n_tokens):  # unique sorts
-            strange = ids[-1] if ids[-1] >= n_tokens else ids[0]
+        if len(ids) and ids[0] < 0:  # unique sorts
+            raise InputError(f"the table has {n_tokens} rows, got id {ids[0]}: expected 0 to {n_tokens - 1}")
+        if len(ids) and ids[-1] >= n_tokens:
             raise InputError(
-                f"the table has {n_tokens} rows, got id {strange}: the tokenizer has grown since it was exported"
+                f"the table has {n_tokens} rows, got id {ids[-1]}: the tokenizer has grown since it was exported"
             )
         added = torch.from_numpy(self._entries(ids))
         if self._bases is not None:
@@ -182,13 +185,21 @@ class MappedTable:
             codes[~found] = self._table[ids[~found]]
         return codes if self._scales is None else dequantise(codes, self._scales[ids], self.manifest.dtype)
 
+    def belongs_to(self, embedding: nn.Module) -> None:
+        """Remember this embedding as the one that the table was computed from."""
+        weight: Any = embedding.weight
+        self._embedding = _embedding_hash(weight)
+        self._seen = (weight, weight._version)
+
     def check(self, embedding: nn.Module) -> None:
-        """Refuse an embedding that an adapter or an optimiser changed since the first call: the table is stale then.
+        """Refuse an embedding that an adapter or an optimiser changed since the loading: the table is stale then.
+
+        Its numbers are read only where the tensor is another one, or torch counts a change of it.
 
         Raises
         ------
         InputError
-            It was changed.
+            It was changed, or another one was put in its place.
         """
         if type(embedding) is not nn.Embedding:
             raise InputError(
@@ -196,11 +207,11 @@ class MappedTable:
                 f"layers, or merge and export anew"
             )
         weight = embedding.weight
-        seen = self._seen
-        if seen is None or seen[0] is not weight:
-            self._seen = (weight, weight._version)
-        elif seen[1] != weight._version:
+        if self._seen is not None and self._seen[0] is weight and self._seen[1] == weight._version:
+            return
+        if _embedding_hash(weight) != self._embedding:
             raise InputError("the embedding was changed after the table was exported: export it anew, or freeze it")
+        self._seen = (weight, weight._version)
 
     def stats(self) -> CacheStats:
         """What was read so far, and where the bytes are."""
@@ -225,7 +236,8 @@ class MappedTable:
             return np.arange(asked)
         ids = np.unique(np.asarray(asked, dtype=np.int64))
         if len(ids) and not (ids[0] >= 0 and ids[-1] < n_tokens):
-            raise InputError(f"resident_tokens: the table has {n_tokens} rows, got id {ids[-1]}")
+            strange = ids[0] if ids[0] < 0 else ids[-1]
+            raise InputError(f"resident_tokens: the table has {n_tokens} rows, got id {strange}")
         return ids
 
     def _check_shapes(self) -> None:
@@ -241,6 +253,11 @@ class MappedTable:
             fits = fits and tuple(self._bases.shape) == (n_layers, width, said.hidden_size)
         if not fits:
             raise InputError(f"{self.path}: its files do not fit its {MANIFEST}; export the table anew")
+
+
+def _embedding_hash(weight: Tensor) -> str:
+    """The same for a copy, on any device and in a wider dtype."""
+    return hashlib.sha256(weight.detach().float().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -353,8 +370,9 @@ def load_with_tol(
         raise InputError(f"the weights of {place} are not those that {tol_path} was exported from; export it anew")
     _check_tokenizer(place, said, tol_path)
     model: Any = MappedMemoryLlama.from_pretrained(place, local_files_only=True, use_safetensors=True)
-    model.model.table = table
     loaded: MappedMemoryLlama = model.eval().to(device)
+    table.belongs_to(model.model.embed_tokens)
+    model.model.table = table
     return loaded
 
 

@@ -174,7 +174,7 @@ def _losses(model: Any, windows: NDArray[np.int64]) -> NDArray[np.float64]:
             ids = torch.from_numpy(windows[start : start + _BATCH]).to(model.device)
             logits = model(ids, use_cache=False).logits[:, :-1].float()
             losses = cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
-            found.append(losses.double().mean(-1).cpu())
+            found.append(losses.cpu().double().mean(-1))  # not every device has float64
     model.train(was_training)
     means: NDArray[np.float64] = torch.cat(found).numpy()
     return means

@@ -1,8 +1,9 @@
 """mxint beside floating-point formats of the same bits, and beside one scale for each channel.
 
-Four questions. Does a language model cast to MXINT8 stay closer to itself than one cast to MXFP8? Do rotated 4-bit
+Five questions. Does a language model cast to MXINT8 stay closer to itself than one cast to MXFP8? Do rotated 4-bit
 integers do so against NVFP4? On tensors drawn at random, is the error as foreseen? Does training in MXINT8 reach the
-loss of full precision? A cast quantises weights and activations of every linear layer but `lm_head`, as in the paper.
+loss of full precision? Which format keeps most of what a layer multiplies when it trains (`mxint_points`)? A cast
+quantises weights and activations of every linear layer but `lm_head`, as in the paper.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from assay._core.errors import InputError
 from assay._core.extras import need
 from assay._core.seeds import child_seed
 from assay.bench import Arm, Case, Claim, Data, Metric, Trial
+from assay.trials.compress.mxint_points import POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -365,6 +367,7 @@ TRIAL = Trial(
             n_cases={"quick": 6, "standard": 8, "full": 24},
             params={"steps": 0},
         ),
+        POINTS,
     ),
     **CAST,
 )

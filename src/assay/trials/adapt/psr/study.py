@@ -32,6 +32,9 @@ STRENGTHS_EVERYWHERE = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 
 TEMPERATURE = 0.7
 
+#: Ways to answer that need no fit: where their answers are in a pair.
+GIVEN = {"prompt": "response", "plain": "plain_response"}
+
 
 class Setting(NamedTuple):
     """What the study depends on."""
@@ -192,11 +195,11 @@ def development(setting: Setting) -> tuple[str, ...]:
 
 
 def answers_of(setting: Setting, name: str, method: str, alpha: float, questions: tuple[str, ...]) -> list[str]:
-    """Answers of a method at a strength, sampled; "prompt" is the steering prompt itself."""
+    """Answers of a method at a strength, sampled; "prompt" is the steering prompt itself, "plain" none of them."""
     _, tokenizer, mark = language_model(setting.model)
     attribute = dict(setting.attributes)[name]
-    if method == "prompt":
-        return [pair["response"] for pair in pairs_of(setting, name, questions)]
+    if method in GIVEN:
+        return [pair[GIVEN[method]] for pair in pairs_of(setting, name, questions)]
     said = [mark, setting, name, ENOUGH, method, alpha, questions]
 
     def make() -> list[str]:

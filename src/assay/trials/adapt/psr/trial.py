@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 METHODS = ("psr", "prompt", "difference-in-means", "constant", "projection")
 
+#: No steering is no way to get the attribute: it shows how often the attribute comes by itself.
+ANSWERING = (*METHODS, "plain")
+
 #: Held-out questions that are answered at a time: the first of a longer run are those of a shorter one.
 BLOCK = 12
 
@@ -59,7 +62,7 @@ def load_study(
     made = Study(*_setting(is_everywhere, path, scale, params, model))
     for name, _ in made.setting.attributes:
         for method in METHODS:
-            if method == "prompt":
+            if method in study.GIVEN:
                 continue
             study.fitted(made.setting, name, method)
             if is_generated:
@@ -124,8 +127,8 @@ def _blocks(questions: tuple[str, ...]) -> list[tuple[str, ...]]:
 def told(setting: study.Setting, name: str, block: tuple[str, ...]) -> dict[str, tuple[list[str], list[float | None]]]:
     """Of each method: its answers to the questions, and their mean surprise behind the plain prompt, unsteered."""
     found = {}
-    for method in METHODS:
-        alpha = 1.0 if method == "prompt" else study.strength(setting, name, method)
+    for method in ANSWERING:
+        alpha = 1.0 if method in study.GIVEN else study.strength(setting, name, method)
         answers = study.answers_of(setting, name, method, alpha, block)
         found[method] = (answers, study.surprise_of(setting, block, answers))
     return found
@@ -147,19 +150,28 @@ def cases(made: Study, n: int, seed: int) -> Iterator[Case]:
                 yield Case(f"{name}: {question}", Told(question, answers), (words, surprise))
 
 
-def answer(method: str, given: Told, seed: int) -> str:
-    return given.answers[method]
+class Said(NamedTuple):
+    """An answer; one without steering is not compared by its fluency, as it does not have the prompt's strength."""
+
+    text: str
+    is_steered: bool = True
 
 
-def strength_and_fluency(case: Case, said: str) -> dict[str, float]:
+def answer(method: str, given: Told, seed: int) -> Said:
+    return Said(given.answers[method], method != "plain")
+
+
+def strength_and_fluency(case: Case, said: Said) -> dict[str, float]:
     from assay.adapt.psr.judges import word_judge, words_of
     from assay.trials.adapt.psr.questions import ENOUGH
 
     words, surprise = case.truth
-    used = words_of(said)
+    used = words_of(said.text)
     return {
-        "perplexity": math.exp(surprise[said]) if surprise[said] is not None else math.nan,
-        "attribute": word_judge(words, enough=ENOUGH)("", said),
+        "perplexity": math.exp(surprise[said.text])
+        if said.is_steered and surprise[said.text] is not None
+        else math.nan,
+        "attribute": word_judge(words, enough=ENOUGH)("", said.text),
         "different_words": len(set(used)) / len(used) if used else math.nan,
     }
 
@@ -312,6 +324,7 @@ ARMS = {
     "difference-in-means": "difference-in-means",
     "constant": "constant vector (least squares)",
     "projection": "projection matching",
+    "plain": "no steering",
 }
 
 
@@ -334,13 +347,14 @@ MIMICRY: dict[str, Any] = {
 ANSWERS: dict[str, Any] = {
     "claim": Claim("is more fluent where the attribute is as strong as the prompt makes it", metric="perplexity"),
     "cases": cases,
-    "arms": arms(answer, METHODS),
+    "arms": arms(answer, ANSWERING),
     "metrics": (
-        Metric("perplexity", better="lower", scale="log", help="of the answer, by the unsteered model"),
+        Metric("perplexity", better="lower", scale="log", help="of a steered answer, by the unsteered model"),
         Metric(
             "attribute",
             better="higher",
-            help="different words of its list, two make 1; perplexities compare only where it is as high as the prompt's",
+            help="different words of its list, two make 1; perplexities compare where it is as high as the prompt's; "
+            "without steering: the base rate",
         ),
         Metric("different_words", better="higher", help="share of the answer's words that differ"),
     ),

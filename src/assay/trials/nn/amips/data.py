@@ -196,8 +196,8 @@ def own(folder: Path) -> tuple[Vectors, Vectors]:
                 ".csv, .parquet), one row a vector"
             )
         found.append(unit_rows(read_vectors(files[0]), name, n_features=found[0].shape[1] if found else None))
-    if len(found[1]) < 60:
-        raise InputError(f"{folder}: {len(found[1])} queries; expected 60 or more, to learn from and to ask")
+    if (n_different := len(np.unique(found[1], axis=0))) < 60:
+        raise InputError(f"{folder}: {n_different} different queries; expected 60 or more, to learn from and to ask")
     return found[0], found[1]
 
 
@@ -242,11 +242,16 @@ def docstrings() -> list[str]:
 
 
 def folds(data: tuple[Vectors, Vectors, Training], n: int, seed: int) -> Iterator[Case]:
-    """Disjoint folds of the queries; a fold is asked, the rest is the log of its case."""
+    """Disjoint folds of the different queries; a fold is asked, with its repeats, the rest is the log of its case."""
+    from assay.nn.amips.labels import repeats
+
     keys, queries, training = data
-    order = np.random.default_rng(seed).permutation(len(queries))
-    for number, fold in enumerate(np.array_split(order, n)):
-        rest = np.setdiff1d(order, fold)
+    group = repeats(queries)
+    order = np.random.default_rng(seed).permutation(int(group.max()) + 1)
+    rows = np.argsort(np.argsort(order)[group], kind="stable")  # as `order` has them, repeats beside each other
+    for number, groups in enumerate(np.array_split(order, n)):
+        fold = rows[np.isin(group[rows], groups)]
+        rest = np.setdiff1d(rows, fold)
         task = Task(keys, np.asarray(queries[rest]), np.asarray(queries[fold[:ASKED]]), training)
         yield Case(f"fold {number + 1} of {n}", task, best_scores(task))
 
