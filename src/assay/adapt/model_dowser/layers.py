@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 #: Blocks that are scored where nothing is said: the paper's main setting.
 LAST_BLOCKS = 20
 
+
 def is_transposed(module: nn.Module) -> bool:
     """Whether the weight is (inputs, outputs), as in GPT-2's Conv1D, and not (outputs, inputs)."""
     return type(module).__name__ == "Conv1D"
