@@ -187,3 +187,17 @@ def test_the_small_model_knows_its_public_facts_and_only_those():
 def test_a_part_on_the_small_model_gives_a_verdict(part, tmp_path):
     result = bench.run(PARTS[part], cases=2, out=tmp_path / "run")
     assert "too few" in result.summary()
+
+
+def test_the_right_module_is_the_one_that_holds_the_fact_in_both_wordings(own):
+    _, cases, _ = own
+    given = cases[0].given
+    memory = real.loaded_memory(given.modules, given.model, given.reading)
+    holders = real._holders(memory, given)
+    n = len(given.questions) // 2
+    assert holders[:n] == holders[n:]
+    for question, (name,) in zip(given.questions[:n], holders[:n], strict=True):
+        assert question in memory.modules[name].questions
+    scores = {arm.name: PARTS["routes"].score(cases[0], arm.run(given, 0)) for arm in PARTS["routes"].arms}
+    assert scores["the right module"]["recall"] == 1.0  # the tiny model knows its twelve facts by heart
+    assert set(scores) == {arm.name for arm in PARTS["routes"].arms}

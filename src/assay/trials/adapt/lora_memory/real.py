@@ -1,14 +1,15 @@
 """lora-memory: facts in LoRA modules beside retrieval, in-context learning, one large LoRA and no memory at all.
 
 The main part writes a phone book, or a user's own facts, into SmolLM2-135M-Instruct and asks for every entry twice: as
-it was written, and in other words. The parts on `manuals` ask the same of short texts, and whether questions or the raw
+it was written, and in other words; `routes` asks the same modules when the right one is known, by either router, and
+merged with another. The parts on `manuals` ask the same of short texts, and whether questions or the raw
 text are the better thing to learn. The parts on a small model trained here (`small`) tell what capacity, many small
 modules and merging do when nothing else varies.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -182,12 +183,37 @@ def routed(given: Given, seed: int) -> Answered:
     return _remembered(memory, given)
 
 
+def routed_by_meaning(given: Given, seed: int) -> Answered:
+    _, top_k, merge = given.reading
+    return _remembered(loaded_memory(given.modules, given.model, ("embedding", top_k, merge)), given)
+
+
+def told(given: Given, seed: int) -> Answered:
+    """The module that holds the fact, however it is asked for: what a router without a fault would give."""
+    memory = loaded_memory(given.modules, given.model, given.reading)
+    return _remembered(memory, given, _holders(memory, given))
+
+
+def merged(merge: str, given: Given, seed: int) -> Answered:
+    """The module that holds the fact and the one behind it, merged."""
+    memory = loaded_memory(given.modules, given.model, ("bm25", 1, merge))
+    names = list(memory.modules)
+    pairs = [[name, names[(names.index(name) + 1) % len(names)]] for (name,) in _holders(memory, given)]
+    return _remembered(memory, given, pairs)
+
+
+def _holders(memory: LoRAMemory, given: Given) -> list[list[str]]:
+    held = {question: name for name, module in memory.modules.items() for question in module.questions}
+    as_written = given.questions[: len(given.questions) // 2]  # the others are the same in other words
+    return [[held[question]] for question in as_written] * 2
+
+
 def single(given: Given, seed: int) -> Answered:
     return _remembered(loaded_memory(given.single, given.model), given)
 
 
-def _remembered(memory: LoRAMemory, given: Given) -> Answered:
-    reading = read_memory(memory, given.questions, max_new_tokens=given.max_new_tokens)
+def _remembered(memory: LoRAMemory, given: Given, modules: Sequence[Sequence[str]] | None = None) -> Answered:
+    reading = read_memory(memory, given.questions, modules=modules, max_new_tokens=given.max_new_tokens)
     return Answered(reading, int(memory.to_frame()["n_parameters"].sum()))
 
 
@@ -249,6 +275,39 @@ def score(case: Case, output: Answered) -> dict[str, float]:
 
 RECALL = Metric("recall", better="higher", help="share of facts that are said, asked as they were written")
 
+PARAMS: dict[str, Parameter] = {
+    "model": "demo",
+    "n_facts": 0,
+    "facts_per_module": 8,
+    "rank": 4,
+    "n_passes": 16,
+    "learning_rate": 5e-3,
+    "router": "bm25",
+    "top_k": 1,
+    "merge": "linear",
+}
+
+ROUTES = Trial(
+    slug="lora-memory",
+    part="routes",
+    claim=Claim(
+        "recalls more from the right module than from a routed one or from two that are merged", metric="recall"
+    ),
+    load=load,
+    cases=cases,
+    arms=(
+        Arm("the right module", told),
+        Arm("routed by words (BM25)", routed, baseline=True),
+        Arm("routed by meaning (MiniLM)", routed_by_meaning, baseline=True),
+        Arm("right and next merged, linear", partial(merged, "linear"), baseline=True),
+        Arm("right and next merged, concatenated", partial(merged, "cat"), baseline=True),
+    ),
+    metrics=(RECALL, REPHRASED, *COSTS),
+    score=score,
+    n_cases={"quick": 8, "standard": 21, "full": 170},
+    params=PARAMS,
+)
+
 TRIAL = Trial(
     slug="lora-memory",
     claim=Claim(
@@ -276,16 +335,6 @@ TRIAL = Trial(
     ),
     score=score,
     n_cases={"quick": 8, "standard": 21, "full": 170},
-    params={
-        "model": "demo",
-        "n_facts": 0,
-        "facts_per_module": 8,
-        "rank": 4,
-        "n_passes": 16,
-        "learning_rate": 5e-3,
-        "router": "bm25",
-        "top_k": 1,
-        "merge": "linear",
-    },
-    also=(*MANUALS, *SMALL),
+    params=PARAMS,
+    also=(ROUTES, *MANUALS, *SMALL),
 )
