@@ -10,7 +10,7 @@ import typer
 
 from assay import __version__
 from assay._core.errors import InputError
-from assay._core.logs import hush
+from assay._core.logs import hush, speak
 from assay.cli import browse, data, doctor, trial, use
 
 app = typer.Typer(
@@ -61,6 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in given
     if not debug:
         hush()
+        speak()
     try:
         app(args=[argument for argument in given if argument != "--debug"], prog_name="assay")
     except InputError as error:
