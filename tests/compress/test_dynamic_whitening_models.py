@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from diffusers_models import noise_levels, tiny_dit
 from torch import nn
 
 from assay._core.errors import InputError
@@ -59,28 +60,6 @@ def tiny_vit():
 
     torch.manual_seed(0)
     return ViTForImageClassification(ViTConfig(**SMALL, image_size=32, patch_size=4, num_labels=32)).eval()
-
-
-def tiny_dit():
-    """A diffusion transformer of diffusers."""
-    diffusers = pytest.importorskip("diffusers")
-    torch.manual_seed(0)
-    return diffusers.DiTTransformer2DModel(
-        num_attention_heads=2, attention_head_dim=16, in_channels=4, out_channels=8, num_layers=2, sample_size=8,
-        num_embeds_ada_norm=11,
-    ).eval()  # fmt: skip
-
-
-def noise_levels(n=16):
-    draw = torch.Generator().manual_seed(0)
-    return [
-        {
-            "hidden_states": torch.randn(4, 4, 8, 8, generator=draw),
-            "timestep": torch.randint(1000, (4,), generator=draw),
-            "class_labels": torch.randint(10, (4,), generator=draw),
-        }
-        for _ in range(n)
-    ]
 
 
 def tokens(n=24, length=48, seed=0):
@@ -472,8 +451,8 @@ def test_factors_can_be_stored_in_half_precision(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*tokens of calibration data:UserWarning")  # modulations see a row a picture
 def test_a_diffusion_transformer_is_factorised_saved_and_loads_with_the_same_outputs(tmp_path):
-    model, call = tiny_dit(), noise_levels(1)[0]
-    report = factorize_(model, WhiteningConfig(ratio=0.6), noise_levels())
+    model, call = tiny_dit(), noise_levels(1, 4)[0]
+    report = factorize_(model, WhiteningConfig(ratio=0.6), noise_levels(16, 4))
     factorised = {layer.layer for layer in report.layers if layer.rank}
     parts = ("attn1.to_q", "attn1.to_k", "attn1.to_v", "attn1.to_out.0", "ff.net.0.proj", "ff.net.2")
     assert {f"transformer_blocks.{i}.{part}" for i in range(2) for part in parts} <= factorised
@@ -486,14 +465,14 @@ def test_a_diffusion_transformer_is_factorised_saved_and_loads_with_the_same_out
 
 @pytest.mark.filterwarnings("ignore:.*tokens of calibration data:UserWarning")
 def test_in_a_diffusion_transformer_whitened_factors_lose_less_than_plain_ones():
-    call = noise_levels(1)[0]
+    call = noise_levels(1, 4)[0]
     with torch.no_grad():
         full = tiny_dit()(**call).sample
         lost = {}
         for whiten in ("dynamic", "none"):
             model = tiny_dit()
             config = WhiteningConfig(ratio=0.5, whiten=whiten, skip=("linear", "linear_1", "linear_2", "proj_out_1"))
-            factorize_(model, config, noise_levels())
+            factorize_(model, config, noise_levels(16, 4))
             lost[whiten] = float((model(**call).sample - full).norm())
     assert lost["dynamic"] < lost["none"]
 

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from diffusers_models import noise_levels, tiny_dit
 
 from assay.compress.rt_lynx import ActivationSparsityConfig, bypassed, load, save, sparsify_
 
@@ -13,26 +14,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 PARTS = ["attn1.to_q", "attn1.to_k", "attn1.to_v", "ff.net.0.proj", "ff.net.2"]
 NAMES = [f"transformer_blocks.{i}.{part}" for i in range(2) for part in PARTS]
-
-
-def tiny_dit():
-    torch.manual_seed(0)
-    return diffusers.DiTTransformer2DModel(
-        num_attention_heads=2, attention_head_dim=16, in_channels=4, out_channels=8, num_layers=2, sample_size=8,
-        num_embeds_ada_norm=1000,
-    ).eval()  # fmt: skip
-
-
-def noise_levels(n=8):
-    draw = torch.Generator().manual_seed(0)
-    return [
-        {
-            "hidden_states": torch.randn(3, 4, 8, 8, generator=draw),
-            "timestep": torch.randint(1000, (3,), generator=draw),
-            "class_labels": torch.randint(10, (3,), generator=draw),
-        }
-        for _ in range(n)
-    ]
 
 
 def pipeline(transformer):
@@ -56,7 +37,7 @@ def quiet(model, calibration, **options):
 
 
 def test_projections_and_mlps_become_sparse_and_modulations_stay_dense():
-    report = quiet(tiny_dit(), noise_levels())
+    report = quiet(tiny_dit(), noise_levels(8, 3))
     assert [layer.layer for layer in report.layers] == NAMES
     assert 0 < report.output_error < 0.1
 
@@ -65,17 +46,17 @@ def test_walking_the_blocks_gives_the_repairs_of_whole_passes(monkeypatch):
     from assay.compress.rt_lynx import calibrate
 
     walked, whole = tiny_dit(), tiny_dit()
-    quiet(walked, noise_levels())
+    quiet(walked, noise_levels(8, 3))
     monkeypatch.setattr(calibrate.Runner, "_stack", lambda self, layers: [])
-    quiet(whole, noise_levels())
+    quiet(whole, noise_levels(8, 3))
     for name in NAMES:
         one, other = walked.get_submodule(name), whole.get_submodule(name)
         torch.testing.assert_close(one.lora_B @ one.lora_A, other.lora_B @ other.lora_A, rtol=1e-3, atol=1e-5)
 
 
 def test_the_repairs_load_on_the_dense_transformer_with_the_same_outputs(tmp_path):
-    model, call = tiny_dit(), noise_levels(1)[0]
-    quiet(model, noise_levels())
+    model, call = tiny_dit(), noise_levels(1, 3)[0]
+    quiet(model, noise_levels(8, 3))
     save(model, tmp_path, weights=False)
     with torch.no_grad():
         assert torch.equal(load(tmp_path, tiny_dit())(**call).sample, model(**call).sample)

@@ -9,7 +9,6 @@ quantises weights and activations of every linear layer but `lm_head`, as in the
 from __future__ import annotations
 
 from functools import cache, lru_cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from assay._core.errors import InputError
 from assay._core.extras import need
 from assay._core.seeds import child_seed
 from assay.bench import Arm, Case, Claim, Data, Metric, Trial
-from assay.trials.compress.mxint_points import POINTS
+from assay.trials.compress.mxint_points import POINTS, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,18 +30,6 @@ if TYPE_CHECKING:
 #: its six questions are too few to tell formats apart; at standard a window is one of those in the family's picture.
 TOKENS = {"quick": 64, "standard": 128, "full": 512}
 QUESTIONS = {"quick": 1, "standard": 2, "full": 5}
-
-
-def text_of(path: str | None) -> str:
-    """A user's file, or the held-out text of the family."""
-    if path is None:
-        from assay.models import quality
-
-        return quality.held_out_text()
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from None
 
 
 def fresh_model(name: str) -> tuple[Any, Any]:

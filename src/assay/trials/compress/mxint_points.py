@@ -33,15 +33,21 @@ class Text(NamedTuple):
     n_tokens: int
 
 
-def load_text(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
-    need("torch", extra="lm", purpose="the trial of mxint")
-    from assay.models import quality
+def text_of(path: str | None) -> str:
+    """A user's file, or the held-out text of the family."""
+    if path is None:
+        from assay.models import quality
 
-    model, n_tokens = str(params["model"]), int(params["tokens"])
+        return quality.held_out_text()
     try:
-        text = quality.held_out_text() if path is None else Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from None
+
+
+def load_text(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:
+    need("torch", extra="lm", purpose="the trial of mxint")
+    model, n_tokens, text = str(params["model"]), int(params["tokens"]), text_of(path)
     said = "SmolLM2-135M-Instruct" if model == "demo" else model
     name = "the Python reference" if path is None else path
     return Data(f"layers of {said} on {n_tokens} tokens of {name}", n_tokens, Text(model, text, n_tokens), path)
