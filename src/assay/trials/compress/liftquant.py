@@ -49,9 +49,9 @@ LENGTH = 128
 
 
 def full_model(name: str) -> tuple[Any, Any]:
-    from assay.models import demo_lm, load_lm
+    from assay.models import named_lm
 
-    return demo_lm() if name == "demo" else load_lm(name)
+    return named_lm(name)
 
 
 def load_model(path: str | None, scale: Scale, params: Mapping[str, Parameter]) -> Data:

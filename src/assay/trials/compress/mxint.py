@@ -34,9 +34,9 @@ QUESTIONS = {"quick": 1, "standard": 2, "full": 5}
 
 def fresh_model(name: str) -> tuple[Any, Any]:
     """A model of its own, as it is changed in place, and the tokenizer."""
-    from assay.models import demo_lm, load_lm
+    from assay.models import named_lm
 
-    return demo_lm() if name == "demo" else load_lm(name)
+    return named_lm(name)
 
 
 @lru_cache(maxsize=4)  # the arms of the largest part; packed, each is a quarter of the model or less

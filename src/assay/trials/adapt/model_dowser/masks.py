@@ -62,9 +62,9 @@ def said_of(setting: Setting) -> str:
 
 def fresh_model(name: str) -> tuple[Any, Any]:
     """A model of one's own, to change."""
-    from assay.models import demo_lm, load_lm
+    from assay.models import named_lm
 
-    return demo_lm() if name == "demo" else load_lm(name)
+    return named_lm(name)
 
 
 @lru_cache(maxsize=1)

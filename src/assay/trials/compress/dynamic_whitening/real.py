@@ -47,9 +47,9 @@ class Compressed(NamedTuple):
 
 
 def full_model(name: str) -> tuple[Any, Any]:
-    from assay.models import demo_lm, load_lm
+    from assay.models import named_lm
 
-    return demo_lm() if name == "demo" else load_lm(name)
+    return named_lm(name)
 
 
 def text_of(path: str) -> str:

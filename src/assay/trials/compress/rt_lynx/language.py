@@ -83,9 +83,9 @@ def cases(data: tuple[Setting, Any], n: int, seed: int) -> Iterator[Case]:
 
 @lru_cache(maxsize=1)
 def full_model(name: str) -> tuple[Any, Any]:
-    from assay.models import demo_lm, load_lm
+    from assay.models import named_lm
 
-    return demo_lm() if name == "demo" else load_lm(name)
+    return named_lm(name)
 
 
 @lru_cache(maxsize=1)
